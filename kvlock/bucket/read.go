@@ -1,0 +1,111 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// An Entry is the newest entry of a key: a value or the marker of its removal.
+type Entry struct {
+	Key      string
+	Revision uint64
+	Value    []byte
+	Time     time.Time     // when it was stored, by the server's clock
+	TTL      time.Duration // 0 for ever
+	Marker   bool          // the key was purged, deleted or has expired
+}
+
+func (b *Bucket) entry(subject string, revision uint64, h nats.Header, data []byte, at time.Time) Entry {
+	e := Entry{Key: strings.TrimPrefix(subject, b.prefix), Revision: revision, Value: data, Time: at}
+	e.Marker = h.Get(hdrOperation) != "" || h.Get(hdrReason) != ""
+	e.TTL, _ = parseSeconds(h.Get(hdrTTL)) // 0 for what is no duration ("never")
+	return e
+}
+
+// Get returns the newest entry of key, which may be a marker, as the stream's
+// leader knows it, or [ErrNotFound]. That a key is absent, or older than known
+// otherwise, proves nothing: see the package documentation. Other errors are
+// [ErrBusy], [ErrDoubt] (both: ask again), [ErrPermission] and [ErrGone].
+func (b *Bucket) Get(ctx context.Context, key string) (Entry, error) {
+	return b.read(ctx, key, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return b.stream.GetLastMsgForSubject(ctx, b.prefix+key)
+	})
+}
+
+// Next returns the first entry at or after revision from whose key matches
+// filter, where * stands for one token, or [ErrNotFound]. Reading far back
+// costs time in proportion: start where you know that nothing older counts.
+func (b *Bucket) Next(ctx context.Context, filter string, from uint64) (Entry, error) {
+	return b.read(ctx, filter, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return b.stream.GetMsg(ctx, max(1, from), jetstream.WithGetMsgSubject(b.prefix+filter))
+	})
+}
+
+func (b *Bucket) read(ctx context.Context, key string, get func(context.Context) (*jetstream.RawStreamMsg, error)) (Entry, error) {
+	m, err := get(ctx)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return Entry{}, fmt.Errorf("key %q: %w", key, ErrNotFound)
+	}
+	if err != nil {
+		return Entry{}, b.classify(b.api+"STREAM.MSG.GET."+b.streamName(), key, 0, err)
+	}
+	return b.entry(m.Subject, m.Sequence, m.Header, m.Data, m.Time), nil
+}
+
+// A State is what the stream's leader says of the bucket.
+type State struct {
+	LastRevision uint64            // every write up to it is taken into account
+	Keys         map[string]uint64 // keys that match the filter, markers included
+}
+
+// State returns the bucket's last revision and the keys that match filter. It
+// is fresh with respect to every write up to LastRevision. It is also the check
+// that the bucket is still the one that was opened: [ErrGone] if not.
+func (b *Bucket) State(ctx context.Context, filter string) (State, error) {
+	info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(b.prefix+filter))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return State{}, fmt.Errorf("bucket %q: %w", b.name, ErrGone)
+	}
+	if err != nil {
+		return State{}, b.classify(b.api+"STREAM.INFO."+b.streamName(), filter, 0, err)
+	}
+	if !info.Created.Equal(b.created) {
+		return State{}, fmt.Errorf("bucket %q: %w: created %v, was %v", b.name, ErrGone, info.Created, b.created)
+	}
+	// With one replica there is no other server that could be behind.
+	if high := b.high.Load(); b.single && info.State.LastSeq < high {
+		return State{}, fmt.Errorf("bucket %q: %w: last revision is %d, was %d", b.name, ErrGone, info.State.LastSeq, high)
+	}
+	s := State{LastRevision: info.State.LastSeq, Keys: make(map[string]uint64, len(info.State.Subjects))}
+	for subject, n := range info.State.Subjects {
+		s.Keys[strings.TrimPrefix(subject, b.prefix)] = n
+	}
+	return s, nil
+}
+
+// Check returns [ErrGone] if the bucket is no longer the one that was opened.
+// Any other error says nothing about that.
+func (b *Bucket) Check(ctx context.Context) error {
+	_, err := b.State(ctx, "0") // a key that nobody has
+	return err
+}
+
+// Snapshot returns the newest entry of every key that matches one of the
+// filters, markers included, in the order of their revisions.
+func (b *Bucket) Snapshot(ctx context.Context, filters ...string) ([]Entry, error) {
+	ctx, done := context.WithCancelCause(ctx)
+	defer done(nil)
+	var all []Entry
+	complete := errors.New("complete")
+	err := b.Watch(ctx, func(e Entry) { all = append(all, e) }, func() { done(complete) }, filters...)
+	if errors.Is(context.Cause(ctx), complete) {
+		return all, nil
+	}
+	return nil, err
+}

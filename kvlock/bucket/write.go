@@ -1,0 +1,211 @@
+package bucket
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// A Write is one guarded write of a key.
+type Write struct {
+	Key   string
+	Value []byte
+
+	// Last is the expected last revision of Key, 0 for no entry, or that of
+	// the key Fence if Fence is not empty.
+	Last  uint64
+	Fence string
+
+	// TTL is how long the entry lives on the server, in whole seconds; 0 means
+	// for ever.
+	TTL time.Duration
+
+	// Purge leaves a marker in place of a value.
+	Purge bool
+}
+
+const (
+	hdrLast        = "Nats-Expected-Last-Subject-Sequence"
+	hdrLastSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
+	hdrTTL         = "Nats-TTL"
+	hdrRollup      = "Nats-Rollup"
+	hdrOperation   = "KV-Operation"
+	hdrReason      = "Nats-Marker-Reason"
+	hdrBatch       = "Nats-Batch-Id"
+	hdrBatchSeq    = "Nats-Batch-Sequence"
+	hdrBatchCommit = "Nats-Batch-Commit"
+)
+
+func (b *Bucket) message(w Write) *nats.Msg {
+	m := &nats.Msg{Subject: b.publish + w.Key, Data: w.Value, Header: nats.Header{
+		hdrLast: {strconv.FormatUint(w.Last, 10)},
+	}}
+	if w.Fence != "" {
+		m.Header[hdrLastSubject] = []string{b.prefix + w.Fence}
+	}
+	if w.TTL > 0 {
+		m.Header[hdrTTL] = []string{strconv.FormatInt(int64(w.TTL/time.Second), 10) + "s"}
+	}
+	if w.Purge {
+		m.Header[hdrOperation] = []string{"PURGE"}
+		m.Header[hdrRollup] = []string{"sub"}
+		m.Data = nil
+	}
+	return m
+}
+
+// Write makes one attempt to store w and returns its revision. It blocks until
+// the server has answered or ctx is done; give ctx the deadline of one attempt.
+//
+// [ErrConflict], [ErrBusy] and [ErrFull] say that nothing was stored. Any other
+// error leaves it open, also when ctx ended: read back before you decide.
+func (b *Bucket) Write(ctx context.Context, w Write) (revision uint64, err error) {
+	if err := context.Cause(ctx); err != nil {
+		return 0, fmt.Errorf("key %q: %w: %w", w.Key, ErrBusy, err) // nothing was sent
+	}
+	return b.send(ctx, b.message(w), w)
+}
+
+// Batch stores all writes or none, in one atomic batch of at most 1,000, and
+// returns the revision of the last; the revisions are consecutive. Errors are
+// those of [Bucket.Write]; a conflict does not say which write it was about.
+// A fence has to come before a write of the fencing key itself.
+func (b *Bucket) Batch(ctx context.Context, ws []Write) (last uint64, err error) {
+	if len(ws) == 1 {
+		return b.Write(ctx, ws[0])
+	}
+	if err := context.Cause(ctx); err != nil {
+		return 0, fmt.Errorf("batch: %w: %w", ErrBusy, err)
+	}
+	id := Nonce()
+	for i, w := range ws {
+		m := b.message(w)
+		m.Header[hdrBatch] = []string{id}
+		m.Header[hdrBatchSeq] = []string{strconv.Itoa(i + 1)}
+		if i == len(ws)-1 {
+			m.Header[hdrBatchCommit] = []string{"1"}
+			return b.send(ctx, m, w)
+		}
+		if err := b.nc.PublishMsg(m); err != nil {
+			return 0, b.classify(m.Subject, w.Key, w.Last, err) // without its commit a batch is dropped
+		}
+	}
+	return 0, fmt.Errorf("batch: have 0 writes, want 1 to 1,000")
+}
+
+// send publishes m and waits for the acknowledgement.
+func (b *Bucket) send(ctx context.Context, m *nats.Msg, w Write) (uint64, error) {
+	before := b.high.Load()
+	reply, err := b.nc.RequestMsgWithContext(ctx, m)
+	if err != nil {
+		return 0, b.classify(m.Subject, w.Key, w.Last, err)
+	}
+	var ack struct {
+		Error    *jetstream.APIError `json:"error"`
+		Stream   string              `json:"stream"`
+		Sequence uint64              `json:"seq"`
+	}
+	if err := json.Unmarshal(reply.Data, &ack); err != nil {
+		return 0, fmt.Errorf("key %q: %w: answer is not an acknowledgement: %w", w.Key, ErrDoubt, err)
+	}
+	if ack.Error != nil {
+		guard := w.Key
+		if w.Fence != "" {
+			guard = w.Fence
+		}
+		return 0, b.classify(m.Subject, guard, w.Last, ack.Error)
+	}
+	if ack.Sequence == 0 {
+		return 0, fmt.Errorf("key %q: %w: acknowledgement without a sequence", w.Key, ErrDoubt)
+	}
+	// Acknowledged writes are linearizable: one that got a lower revision than
+	// a write acknowledged before it was sent is in another history.
+	if ack.Sequence <= before {
+		return 0, fmt.Errorf("key %q: %w: revision %d came after %d", w.Key, ErrGone, ack.Sequence, before)
+	}
+	b.saw(ack.Sequence)
+	return ack.Sequence, nil
+}
+
+// saw raises the highest revision known to be stored.
+func (b *Bucket) saw(revision uint64) {
+	for {
+		high := b.high.Load()
+		if revision <= high || b.high.CompareAndSwap(high, revision) {
+			return
+		}
+	}
+}
+
+// Error codes of the server (nats-server, errors.json).
+const (
+	codeWrongLast     jetstream.ErrorCode = 10071
+	codeWrongInFlight jetstream.ErrorCode = 10164
+	codeNoQuorum      jetstream.ErrorCode = 10008
+	codeOverrun       jetstream.ErrorCode = 10167
+	codeNotReady      jetstream.ErrorCode = 10074
+	codeStreamGone    jetstream.ErrorCode = 10059
+	codeTTLOff        jetstream.ErrorCode = 10166
+	codeBatchOff      jetstream.ErrorCode = 10174
+	codeStoreFailed   jetstream.ErrorCode = 10077
+	codeNoResources   jetstream.ErrorCode = 10023
+	codeNoStorage     jetstream.ErrorCode = 10047
+)
+
+// classify says what is known after an operation on subject failed with err.
+func (b *Bucket) classify(subject, key string, last uint64, err error) error {
+	var api *jetstream.APIError
+	switch {
+	case errors.As(err, &api):
+		switch api.ErrorCode {
+		case codeWrongLast:
+			have, _ := strconv.ParseUint(api.Description[strings.LastIndexByte(api.Description, ' ')+1:], 10, 64)
+			return &ConflictError{Key: key, Want: last, Last: have}
+		case codeWrongInFlight, codeNoQuorum, codeOverrun, codeNotReady:
+			return fmt.Errorf("key %q: %w: %w", key, ErrBusy, err)
+		case codeStoreFailed, codeNoResources, codeNoStorage:
+			return fmt.Errorf("key %q: %w: %w", key, ErrFull, err)
+		case codeStreamGone:
+			return fmt.Errorf("bucket %q: %w", b.name, ErrGone)
+		case codeTTLOff:
+			return &SettingError{Bucket: b.name, Setting: "TTL per message (allow_msg_ttl)", Have: "false", Want: "true"}
+		case codeBatchOff:
+			return &SettingError{Bucket: b.name, Setting: "atomic batches (allow_atomic)", Have: "false", Want: "true"}
+		}
+		return err
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrReconnectBufExceeded):
+		return fmt.Errorf("key %q: %w: %w", key, ErrBusy, err)
+	}
+	if denied := b.denied(subject); denied != nil {
+		return denied
+	}
+	return fmt.Errorf("key %q: %w: %w", key, ErrDoubt, err)
+}
+
+// denied returns a [*PermissionError] if the server's last complaint was about
+// subject or about the inbox that answers come to. The server does not answer a
+// denied request; its complaint comes beside it.
+func (b *Bucket) denied(subject string) error {
+	err := b.nc.LastError()
+	if err == nil || !errors.Is(err, nats.ErrPermissionViolation) {
+		return nil
+	}
+	said := err.Error()
+	if strings.Contains(said, `"`+subject+`"`) {
+		return &PermissionError{Subject: subject, Err: err}
+	}
+	if _, inbox, ok := strings.Cut(said, `Subscription to "`); ok {
+		inbox, _, _ = strings.Cut(inbox, `"`)
+		if strings.HasPrefix(inbox, b.nc.Opts.InboxPrefix) || strings.HasPrefix(inbox, nats.InboxPrefix) {
+			return &PermissionError{Subject: inbox, Err: err}
+		}
+	}
+	return nil
+}
