@@ -1,0 +1,22 @@
+package natstest
+
+import (
+	"runtime"
+	"testing"
+	"testing/synctest"
+)
+
+// Bubble runs f like [synctest.Test]: in fake time, which moves only when
+// everything waits, and with a failure if a goroutine is left at the end. The
+// server, its clients and the code under test all belong inside.
+//
+// It empties every sync.Pool first: nats.go pools timers for the whole process,
+// and a timer must not enter another bubble. So no test that uses Bubble may be
+// parallel, nor run beside one that is.
+func Bubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	// What is pooled survives the first collection.
+	runtime.GC()
+	runtime.GC()
+	synctest.Test(t, f)
+}

@@ -1,0 +1,2 @@
+// Package natstest is a kit for tests of what runs on NATS JetStream.
+package natstest
