@@ -50,8 +50,18 @@ func Connect(t testing.TB, s *embedded.Server, opts ...nats.Option) *nats.Conn {
 
 func connect(t testing.TB, to nats.InProcessConnProvider, opts []nats.Option) *nats.Conn {
 	t.Helper()
-	all := []nats.Option{
-		nats.InProcessServer(to),
+	all := append(connOptions(), nats.InProcessServer(to))
+	nc, err := nats.Connect("", append(all, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// connOptions returns the options that a lock's connection wants.
+func connOptions() []nats.Option {
+	return []nats.Option{
 		nats.ReconnectBufSize(-1),
 		nats.PingInterval(5 * time.Second),
 		nats.MaxPingsOutstanding(2),
@@ -61,12 +71,6 @@ func connect(t testing.TB, to nats.InProcessConnProvider, opts []nats.Option) *n
 		// The default writes what a fault causes to standard error.
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
 	}
-	nc, err := nats.Connect("", append(all, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	return nc
 }
 
 // JetStream returns the JetStream context of nc.
