@@ -84,7 +84,7 @@ func verify(info *jetstream.StreamInfo, s settings) (quarantine time.Duration, e
 		{"sealed", strconv.FormatBool(c.Sealed), "false"},
 		{"mirror", strconv.FormatBool(c.Mirror != nil), "false"},
 		{"sources", strconv.Itoa(len(c.Sources)), "0"},
-		{"format (metadata " + metaFormat + ")", text(c.Metadata[metaFormat]), format},
+		{"format (metadata " + metaFormat + ")", text(c.Metadata[metaFormat]), text(format)},
 	}
 	if s.replicas != 0 {
 		checks = append(checks, struct{ setting, have, want string }{"replicas", strconv.Itoa(c.Replicas), strconv.Itoa(s.replicas)})

@@ -1,0 +1,121 @@
+package claim
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"tenure/kvlock/bucket"
+)
+
+// Errors shared with package bucket: bad bucket, server, name, durations, or a
+// denied subject.
+var (
+	ErrBucket     = bucket.ErrBucket
+	ErrServer     = bucket.ErrServer
+	ErrPermission = bucket.ErrPermission
+	ErrName       = bucket.ErrName
+	ErrTTL        = bucket.ErrTTL
+)
+
+// Causes with which the context of a handler ends.
+var (
+	// ErrMoved reports that the partition was handed to another worker.
+	ErrMoved = errors.New("partition was moved to another worker")
+
+	// ErrPaused reports that the plan gives the partition to nobody.
+	ErrPaused = errors.New("partition is assigned to nobody")
+
+	// ErrStopped reports that the claimer stops and has given the partition back.
+	ErrStopped = errors.New("claimer has stopped")
+
+	// ErrDrainDeadline reports that the handler did not return in time after it
+	// was asked to drain. The partition stays with this worker until it does.
+	ErrDrainDeadline = errors.New("drain deadline passed")
+
+	// ErrSessionLost reports that the worker's session has ended: by time,
+	// because others proved it dead, or because the bucket is gone. The error
+	// is a [*SessionError].
+	ErrSessionLost = errors.New("session lost")
+
+	// ErrFenced reports that another worker's claim on the partition was found,
+	// or that a write came after the hold had ended.
+	ErrFenced = errors.New("partition is claimed by another worker")
+)
+
+var (
+	// ErrGroup reports that the group is set up otherwise than asked, or not at
+	// all. It is a [*GroupError] where the settings differ.
+	ErrGroup = errors.New("group cannot be used")
+
+	// ErrWorkerID reports that another live process has the worker's id.
+	ErrWorkerID = errors.New("worker id is in use")
+
+	// ErrPanic reports that a handler panicked. The error is a [*PanicError].
+	ErrPanic = errors.New("handler panicked")
+
+	// ErrRunning reports a second concurrent Run of one claimer.
+	ErrRunning = errors.New("claimer is running already")
+)
+
+// A GroupError says how a group's partitions differ from those asked for. It
+// matches [ErrGroup].
+type GroupError struct {
+	Group string
+	Have  string // as stored
+	Want  string // as asked
+}
+
+func (e *GroupError) Error() string {
+	return fmt.Sprintf("group %q: partitions: have %s, want %s", e.Group, e.Have, e.Want)
+}
+
+func (e *GroupError) Unwrap() error { return ErrGroup }
+
+// A SessionError says why a session ended. It matches [ErrSessionLost], and
+// through Err what it was lost to.
+type SessionError struct {
+	Worker string
+	Epoch  uint64
+	Reason string
+	Err    error // may be nil
+}
+
+func (e *SessionError) Error() string {
+	return fmt.Sprintf("%v: worker %q, epoch %d: %s", ErrSessionLost, e.Worker, e.Epoch, e.Reason)
+}
+
+func (e *SessionError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{ErrSessionLost}
+	}
+	return []error{ErrSessionLost, e.Err}
+}
+
+// A PanicError carries what a handler panicked with. It matches [ErrPanic].
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("%v: %v", ErrPanic, e.Value) }
+
+func (e *PanicError) Unwrap() error { return ErrPanic }
+
+// describe renders a list of partitions for an error.
+func describe(s settings) string {
+	if s.Count > 0 {
+		return fmt.Sprintf("%d numbered", s.Count)
+	}
+	const most = 5
+	if len(s.Names) <= most {
+		return fmt.Sprintf("%q", s.Names)
+	}
+	return fmt.Sprintf("%q and %d more", strings.Join(s.Names[:most], ","), len(s.Names)-most)
+}
+
+// errSilent is the reason of a session that no confirmation kept alive.
+func errSilent(since time.Duration) string {
+	return fmt.Sprintf("no heartbeat was confirmed for %v", since.Round(time.Millisecond))
+}

@@ -1,0 +1,346 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"tenure/claim/plan"
+	"tenure/kvlock/bucket"
+)
+
+// predecessorGrace is how long after the end of its predecessor's lease a worker
+// first tries to prove it dead, and probeEvery how often from then on: the server
+// removes a key up to 300 ms late.
+const (
+	predecessorGrace = 300 * time.Millisecond
+	probeEvery       = 200 * time.Millisecond
+)
+
+// Why a watch was ended on purpose.
+var (
+	errPredecessorEnded = errors.New("predecessor has ended")
+	errDeposed          = errors.New("a worker with a smaller epoch is alive")
+)
+
+// follow keeps this worker's view of the group until the session ends. The live
+// session with the smallest epoch leads; every other one watches the session
+// just before it and, when that has ended, looks for the next one (rule C7).
+// There is no election and no lock: two leaders for a while are harmless, since
+// plans are evidence of nothing.
+func (c *Claimer) follow(sess *session) error {
+	ctx := sess.ctx
+	for !sess.over() {
+		before, found, err := c.predecessor(ctx, sess)
+		switch {
+		case err != nil:
+		case found:
+			err = c.shadow(ctx, before)
+		default:
+			err = c.lead(ctx, sess)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if permanent(err) {
+			return err
+		}
+		if err != nil && !errors.Is(err, errPredecessorEnded) && !errors.Is(err, errDeposed) {
+			c.log.WarnContext(ctx, "following the group", slog.Any("err", err))
+			_ = pause(ctx, probeEvery) // the loop asks the session
+		}
+	}
+	return nil
+}
+
+// neighbour is a session as this worker sees it.
+type neighbour struct {
+	worker   string
+	key      string
+	epoch    uint64
+	ttl      time.Duration
+	revision uint64 // of its last heartbeat seen
+}
+
+// predecessor returns the live session with the largest epoch below this one's.
+// The list it is taken from contains this session's own entry, so it is at least
+// as new as the join (rule B7): who joined before is in it, or has ended.
+func (c *Claimer) predecessor(ctx context.Context, sess *session) (n neighbour, found bool, err error) {
+	list, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	entries, err := c.bucket.Snapshot(list, memberKey(c.g, "*"))
+	if err != nil {
+		return n, false, err
+	}
+	own := false
+	for _, e := range entries {
+		other, m, ok := c.observe(e)
+		if !ok || m.epoch(e.Revision) > sess.epoch {
+			continue
+		}
+		if m.epoch(e.Revision) == sess.epoch {
+			own = true
+		} else if epoch := m.epoch(e.Revision); epoch > n.epoch {
+			n = neighbour{other, e.Key, epoch, time.Duration(m.TTL) * time.Second, e.Revision}
+			found = true
+		}
+	}
+	if !own {
+		return n, false, errors.New("list of members does not contain this one")
+	}
+	return n, found, nil
+}
+
+// observe takes what a member entry proves, and returns the session it is of.
+func (c *Claimer) observe(e bucket.Entry) (worker string, m member, session bool) {
+	worker, err := bucket.DecodeName(e.Key[strings.LastIndexByte(e.Key, '.')+1:])
+	if err != nil {
+		return "", m, false
+	}
+	c.deaths.observe(worker, e)
+	m, err = parseMember(e)
+	if err != nil && !e.Marker {
+		c.log.Warn("member key holds bytes that are no record", slog.String("key", e.Key))
+	}
+	return worker, m, err == nil && m.session() && !c.deaths.proven(worker, m.epoch(e.Revision))
+}
+
+// shadow follows the plan and the settings, and watches the predecessor, until
+// that is proven to have ended.
+func (c *Claimer) shadow(ctx context.Context, n neighbour) error {
+	ctx, end := context.WithCancelCause(ctx)
+	beats := make(chan uint64, 1) // the newest heartbeat's revision
+	guarded := make(chan struct{})
+	go func() {
+		defer close(guarded)
+		c.guard(ctx, end, n, beats)
+	}()
+	err := c.bucket.Watch(ctx, func(e bucket.Entry) {
+		if e.Key != n.key {
+			c.learn(e)
+			return
+		}
+		if _, m, ok := c.observe(e); ok && m.epoch(e.Revision) == n.epoch {
+			select {
+			case <-beats:
+			default:
+			}
+			beats <- e.Revision
+		} else {
+			end(errPredecessorEnded)
+		}
+	}, func() {}, planKey(c.g), groupKey(c.g), n.key)
+	end(err)
+	<-guarded
+	return err
+}
+
+// guard ends the watch when the predecessor is proven dead. It needs no event:
+// an expiry sends none.
+func (c *Claimer) guard(ctx context.Context, end context.CancelCauseFunc, n neighbour, beats <-chan uint64) {
+	timer := time.NewTimer(n.ttl + predecessorGrace)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case n.revision = <-beats:
+			timer.Reset(n.ttl + predecessorGrace)
+		case <-timer.C:
+			if c.probe(ctx, n.worker, n.epoch) {
+				end(errPredecessorEnded)
+				return
+			}
+			// Refused: it lives, or its key is not removed yet. Which of the
+			// two a newer heartbeat tells, should the watch be blind.
+			timer.Reset(probeEvery)
+			read, cancel := context.WithTimeout(ctx, c.lease.Attempt)
+			if e, err := c.bucket.Get(read, n.key); err == nil && e.Revision > n.revision {
+				n.revision = e.Revision
+				timer.Reset(n.ttl + predecessorGrace)
+			}
+			cancel()
+		}
+	}
+}
+
+// learn takes in a new plan or new settings.
+func (c *Claimer) learn(e bucket.Entry) {
+	switch {
+	case e.Marker:
+		return
+	case e.Key == groupKey(c.g):
+		s, err := parseSettings(e)
+		if err != nil {
+			c.log.Error("settings of the group cannot be read, keeping the old ones", slog.Any("err", err))
+			return
+		}
+		names := s.partitions()
+		index := make(map[string]int, len(names))
+		for i, name := range names {
+			index[name] = i
+		}
+		c.mu.Lock()
+		c.names, c.index, c.setRev = names, index, e.Revision
+		p := c.deferred
+		c.mu.Unlock()
+		if p != nil {
+			c.accept(p, 0)
+		}
+	case e.Key == planKey(c.g):
+		p, err := plan.Parse(e.Value)
+		if err != nil {
+			c.log.Error("plan cannot be read, keeping the old one", slog.Any("err", err))
+			return
+		}
+		c.accept(p, e.Revision)
+	}
+}
+
+// accept follows a plan, unless it was made from less than the present one
+// (rule C8) or from other settings than are known.
+func (c *Claimer) accept(p *plan.Plan, revision uint64) {
+	sess := c.session.Load()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.planRev = max(c.planRev, revision)
+	if c.plan != nil && p.View < c.plan.View {
+		return
+	}
+	if p.Settings != c.setRev || len(p.Assign) != len(c.names) {
+		c.deferred = p
+		return
+	}
+	c.plan, c.deferred = p, nil
+	if sess == nil || c.handler == nil {
+		return
+	}
+	for i, w := range p.Assign {
+		if w >= 0 && p.Workers[w].ID == c.id && p.Workers[w].Epoch == sess.epoch {
+			c.ensure(c.names[i])
+		}
+	}
+	for _, s := range c.slots {
+		s.signal()
+	}
+}
+
+// ensure starts the slot of a partition if there is none; mu is held.
+func (c *Claimer) ensure(name string) {
+	if c.slots[name] != nil || c.handler == nil || !c.stopAt.IsZero() {
+		return
+	}
+	enc, err := bucket.EncodeName(name)
+	if err != nil {
+		return
+	}
+	s := &slot{c: c, name: name, claimKey: claimKey(c.g, enc), checkKey: checkKey(c.g, enc), wake: make(chan struct{}, 1)}
+	c.slots[name] = s
+	c.slotsDone.Add(1)
+	go s.run(c.handler)
+}
+
+// retire removes a slot that has nothing to do, unless that has just changed.
+func (c *Claimer) retire(s *slot) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sess := c.session.Load()
+	if sess != nil && sess.ctx.Err() == nil && c.stopAt.IsZero() {
+		ref, _, known := c.lookup(s.name)
+		if c.hints[s.name] != 0 || known && ref.ID == c.id && ref.Epoch == sess.epoch {
+			return false
+		}
+	}
+	delete(c.slots, s.name)
+	return true
+}
+
+// target returns the session that the plan gives a partition to, and whether the
+// plan knows the partition. An empty id means nobody.
+func (c *Claimer) target(name string) (plan.WorkerRef, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ref, _, known := c.lookup(name)
+	return ref, known
+}
+
+// wants reports whether the plan gives the partition to sess, and why.
+func (c *Claimer) wants(sess *session, name string) (bool, plan.Reason) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.stopAt.IsZero() {
+		return false, 0
+	}
+	ref, why, known := c.lookup(name)
+	return known && ref.ID == c.id && ref.Epoch == sess.epoch, why
+}
+
+// lookup returns what the plan says of a partition; mu is held.
+func (c *Claimer) lookup(name string) (ref plan.WorkerRef, why plan.Reason, known bool) {
+	i, ok := c.index[name]
+	if !ok || c.plan == nil || i >= len(c.plan.Assign) || c.plan.Settings != c.setRev {
+		return ref, 0, false
+	}
+	if w := c.plan.Assign[i]; w >= 0 {
+		ref = c.plan.Workers[w]
+	}
+	return ref, c.plan.Why[i], true
+}
+
+// hint notes that the claim of a partition may name this worker.
+func (c *Claimer) hint(name string, revision uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if revision <= c.floors[name] {
+		return
+	}
+	if _, ok := c.index[name]; !ok {
+		return
+	}
+	c.hints[name] = revision
+	c.ensure(name)
+	if s := c.slots[name]; s != nil {
+		s.signal()
+	}
+}
+
+// takeHint returns whether there is a hint for the partition, and forgets it.
+func (c *Claimer) takeHint(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.hints[name]
+	delete(c.hints, name)
+	return ok
+}
+
+func (c *Claimer) floor(name string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.floors[name]
+}
+
+func (c *Claimer) setFloor(name string, revision uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.floors[name] = max(c.floors[name], revision)
+}
+
+func (c *Claimer) setRunning(name string, p *Partition) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p == nil {
+		delete(c.running, name)
+		return
+	}
+	c.running[name] = p
+}
+
+func (c *Claimer) wakeAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.slots {
+		s.signal()
+	}
+}

@@ -1,0 +1,238 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"tenure/kvlock/bucket"
+)
+
+// A hold is one claim of this worker on one partition, from the revision at
+// which it was gained (the token) to its end. Heartbeats never touch it.
+//
+// Its claim record is the fence of every write made under it: a write carries
+// the expectation that the record's last revision is the hold's newest. The
+// server's log decides: a write before the hand-over or take-over is before it,
+// one after is refused.
+type hold struct {
+	slot  *slot
+	sess  *session
+	token uint64
+
+	ctx  context.Context // ends with the session, or when the claim is lost
+	lose context.CancelCauseFunc
+
+	busy chan struct{} // holds one while a write is under way, which owns what follows
+
+	rev     uint64            // newest own revision of the claim record
+	record  record            // as stored at rev
+	tried   map[string]record // by nonce: writes of the record whose outcome is unknown
+	doubt   bool              // a fenced write may still arrive under rev
+	check   uint64            // revision of the newest checkpoint known
+	saved   []byte            // that checkpoint
+	staged  []byte            // see Stage
+	isStage bool
+}
+
+func newHold(s *slot, sess *session, rev uint64, rec record) *hold {
+	h := &hold{
+		slot: s, sess: sess, token: rec.token(rev), rev: rev, record: rec, check: rec.check(rev),
+		busy: make(chan struct{}, 1), tried: make(map[string]record),
+	}
+	h.ctx, h.lose = context.WithCancelCause(sess.ctx)
+	return h
+}
+
+// over returns why the hold has ended, or nil.
+func (h *hold) over() error {
+	if h.sess.over() {
+		return context.Cause(h.sess.ctx)
+	}
+	return context.Cause(h.ctx)
+}
+
+// lock waits until no other write of the hold is under way. The cause of ctx or
+// of the hold's end is returned if that comes first.
+func (h *hold) lock(ctx context.Context) error {
+	select {
+	case h.busy <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-h.ctx.Done():
+		return context.Cause(h.ctx)
+	}
+}
+
+func (h *hold) unlock() { <-h.busy }
+
+// mine returns the record of the running hold.
+func (h *hold) mine() record {
+	return record{Owner: h.slot.c.id, Epoch: h.sess.epoch, Token: h.token, Attempts: h.record.Attempts}
+}
+
+// stage keeps data for the write that ends the hold.
+func (h *hold) stage(p *Partition, data []byte) {
+	if h.lock(h.ctx) != nil {
+		return // it will never be written
+	}
+	defer h.unlock()
+	if p.returned() == nil {
+		h.staged, h.isStage = append([]byte{}, data...), true
+	}
+}
+
+// save stores a checkpoint under the fence.
+//
+// A write whose answer was lost may still be under way through another server.
+// If the next one simply followed it, it could arrive after that one, with a
+// fence that is still right, and set the checkpoint back. So the claim record is
+// rewritten first, with the same token: its new revision makes the ghost's fence
+// wrong (rule F2). Then the write is repeated.
+func (h *hold) save(ctx context.Context, p *Partition, data []byte) error {
+	if err := h.lock(ctx); err != nil {
+		return err
+	}
+	defer h.unlock()
+	data = append([]byte{}, data...)
+	for {
+		if err := firstErr(p.returned(), h.over(), context.Cause(ctx)); err != nil {
+			return err
+		}
+		if h.doubt {
+			if _, err := h.rewrite(ctx, h.mine(), nil); err != nil {
+				return err
+			}
+		}
+		try, cancel := context.WithTimeout(ctx, h.sess.timeout())
+		rev, err := h.slot.c.bucket.Write(try, bucket.Write{
+			Key: h.slot.checkKey, Value: data, Fence: h.slot.claimKey, Last: h.rev,
+		})
+		cancel()
+		switch {
+		case err == nil:
+			h.check, h.saved, h.staged, h.isStage = rev, data, nil, false
+			return nil
+		case errors.Is(err, bucket.ErrConflict):
+			if err := h.readBack(ctx); err != nil {
+				return err
+			}
+		case errors.Is(err, bucket.ErrBusy):
+		case errors.Is(err, bucket.ErrDoubt):
+			h.doubt = true
+		default:
+			h.doubt = h.doubt || !errors.Is(err, bucket.ErrFull)
+			return err
+		}
+		if err := h.pause(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// rewrite replaces the claim record by want and, if data is not nil, stores it as
+// the checkpoint in the same atomic batch. It tries until the outcome is known,
+// ctx is done or the hold has ended, and returns the record that stands: want,
+// or an earlier rewrite whose answer was lost and that gave the claim away. The
+// caller has the lock.
+func (h *hold) rewrite(ctx context.Context, want record, data []byte) (record, error) {
+	for {
+		if err := firstErr(h.over(), context.Cause(ctx)); err != nil {
+			return record{}, err
+		}
+		next := want
+		next.Version, next.Nonce, next.Prev, next.By = recordVersion, bucket.Nonce(), h.record.Nonce, h.slot.c.id
+		next.Check, next.Batch = h.check, data != nil
+		writes := []bucket.Write{{Key: h.slot.claimKey, Last: h.rev, Value: encode(next)}}
+		if data != nil {
+			// The fence has to be read before the fencing key is written.
+			writes = append([]bucket.Write{{Key: h.slot.checkKey, Value: data, Fence: h.slot.claimKey, Last: h.rev}}, writes...)
+		}
+		try, cancel := context.WithTimeout(ctx, h.sess.timeout())
+		rev, err := h.slot.c.bucket.Batch(try, writes)
+		cancel()
+		if err == nil {
+			h.adopt(rev, next)
+			return next, nil
+		}
+		if errors.Is(err, bucket.ErrFull) || permanent(err) {
+			return record{}, err
+		}
+		if !errors.Is(err, bucket.ErrBusy) {
+			if !errors.Is(err, bucket.ErrConflict) {
+				h.tried[next.Nonce] = next
+			}
+			before := h.rev
+			if err := h.readBack(ctx); err != nil {
+				return record{}, err
+			}
+			if h.rev != before && (h.record.Nonce == next.Nonce || h.record.Owner != h.slot.c.id) {
+				return h.record, nil
+			}
+		}
+		if err := h.pause(ctx); err != nil {
+			return record{}, err
+		}
+	}
+}
+
+// adopt notes that the claim record at rev is the hold's own.
+func (h *hold) adopt(rev uint64, rec record) {
+	h.rev, h.record, h.doubt = rev, rec, false
+	clear(h.tried) // they expected an older revision and can never be stored now
+}
+
+// readBack finds out what the claim record is after a write of it was refused or
+// is in doubt. It returns an error only on proof that the claim is another's: an
+// entry above the newest own revision that is not this hold's (rule B3). A
+// server that is behind shows less and proves nothing.
+func (h *hold) readBack(ctx context.Context) error {
+	try, cancel := context.WithTimeout(ctx, h.sess.timeout())
+	defer cancel()
+	e, err := h.slot.c.bucket.Get(try, h.slot.claimKey)
+	if err != nil || e.Revision <= h.rev {
+		return nil
+	}
+	found, err := parseRecord(e)
+	if mine, ok := h.tried[found.Nonce]; err == nil && ok {
+		h.adopt(e.Revision, mine)
+		return nil
+	}
+	for nonce, mine := range h.tried {
+		if err == nil && found.Prev == nonce && mine.Owner != h.slot.c.id {
+			h.adopt(e.Revision, mine) // stored, and the next owner has written since
+			return nil
+		}
+	}
+	lost := fmt.Errorf("%w: %q, epoch %d, at revision %d", ErrFenced, found.Owner, found.Epoch, e.Revision)
+	h.lose(lost)
+	return lost
+}
+
+// pause waits a moment before the next try: writes in flight on one key refuse
+// each other for milliseconds.
+func (h *hold) pause(ctx context.Context) error {
+	timer := time.NewTimer(time.Millisecond + rand.N(19*time.Millisecond))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-h.ctx.Done():
+		return context.Cause(h.ctx)
+	}
+}
+
+// firstErr returns the first error that is not nil.
+func firstErr(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package claim
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"tenure/kvlock/bucket"
+)
+
+// Defaults of a [Claimer].
+const (
+	DefaultDrainTimeout = 30 * time.Second
+	DefaultBackoff      = 200 * time.Millisecond
+	DefaultMaxBackoff   = time.Minute
+)
+
+// An Option sets how a [Claimer] works.
+type Option func(*options) error
+
+type options struct {
+	bucket     *bucket.Bucket
+	partitions []string
+	id         string
+	ttl        time.Duration
+	margin     time.Duration
+	renewals   int
+	drain      time.Duration
+	capacity   int
+	weight     int
+	zone       string
+	backoff    time.Duration
+	maxBackoff time.Duration
+	log        *slog.Logger
+}
+
+// WithBucket sets the bucket that the group lives in. Without it New opens the
+// bucket of the default name, and makes it if it is missing.
+func WithBucket(b *bucket.Bucket) Option {
+	return func(o *options) error { o.bucket = b; return nil }
+}
+
+// WithPartitions sets the partitions of the group, 1 to 1,000,000 different
+// names of 1 to 200 bytes; see [Numbered]. The first claimer of a group stores
+// them; if they differ from those stored, New fails with a [*GroupError].
+// Without this option the group must have been set up already.
+func WithPartitions(names ...string) Option {
+	return func(o *options) error { o.partitions = names; return nil }
+}
+
+// WithID sets the worker's id, 1 to 200 bytes. A process that comes back with
+// its old id takes its own partitions back. Two live processes cannot have one
+// id: the second waits until the first is gone. By default an id is made of the
+// host's name and a random part.
+func WithID(id string) Option {
+	return func(o *options) error {
+		if _, err := bucket.EncodeName(id); err != nil {
+			return fmt.Errorf("worker id: %w", err)
+		}
+		o.id = id
+		return nil
+	}
+}
+
+// WithTTL sets how long the session outlives its last heartbeat, and so how
+// soon partitions move after a crash: whole seconds, at least 2, at most what
+// the bucket allows; fractions are rounded up. The default is 15 s, which
+// survives the election of a new leader of the stream.
+func WithTTL(d time.Duration) Option {
+	return func(o *options) error { o.ttl = d; return nil }
+}
+
+// WithMargin sets by how much this worker stops before the server can give its
+// session up. The default and the least is max(500 ms, TTL/10).
+func WithMargin(d time.Duration) Option {
+	return func(o *options) error { o.margin = d; return nil }
+}
+
+// WithHeartbeats sets how many heartbeats are sent within one TTL, at least 2.
+// The default is 3.
+func WithHeartbeats(n int) Option {
+	return func(o *options) error { o.renewals = n; return nil }
+}
+
+// WithDrainTimeout sets how long a handler may take to return after it was
+// asked to drain, before its context is cancelled with [ErrDrainDeadline].
+// The default is 30 s; 0 cancels it at once.
+func WithDrainTimeout(d time.Duration) Option {
+	return func(o *options) error {
+		if d < 0 {
+			return fmt.Errorf("drain timeout: have %v, want 0 or more: %w", d, ErrTTL)
+		}
+		o.drain = d
+		return nil
+	}
+}
+
+// WithCapacity sets the most partitions that this worker takes. The default of
+// 0 means no limit.
+func WithCapacity(n int) Option {
+	return func(o *options) error {
+		if n < 0 {
+			return fmt.Errorf("capacity: have %d, want 0 or more", n)
+		}
+		o.capacity = n
+		return nil
+	}
+}
+
+// WithBackoff sets the pause before a failed handler is started again: first at
+// the first failure, doubled at every further one, at most longest. The
+// defaults are 200 ms and one minute.
+func WithBackoff(first, longest time.Duration) Option {
+	return func(o *options) error {
+		if first <= 0 || longest < first {
+			return fmt.Errorf("backoff: have %v to %v, want 0 < first <= longest", first, longest)
+		}
+		o.backoff, o.maxBackoff = first, longest
+		return nil
+	}
+}
+
+// WithLogger sets where the claimer logs. The default discards everything.
+func WithLogger(l *slog.Logger) Option {
+	return func(o *options) error { o.log = l; return nil }
+}

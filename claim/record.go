@@ -1,0 +1,208 @@
+package claim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"tenure/kvlock/bucket"
+)
+
+// Every record says its version; another one is refused, never guessed at.
+const recordVersion = 1
+
+// maxPartitions bounds what a group's settings may ask for.
+const maxPartitions = 1_000_000
+
+var errRecord = errors.New("not a record of this version")
+
+// Keys of a group. All parts are encoded names.
+func memberKey(group, worker string) string   { return "member." + group + "." + worker }
+func claimKey(group, partition string) string { return "claim." + group + "." + partition }
+func checkKey(group, partition string) string { return "check." + group + "." + partition }
+func planKey(group string) string             { return "plan." + group }
+func groupKey(group string) string            { return "group." + group }
+
+// memberState is what a member record stands for.
+type memberState string
+
+const (
+	joining  memberState = "joining"  // alive, not to be planned for yet
+	ready    memberState = "ready"    // takes partitions, may lead
+	draining memberState = "draining" // gives everything away, then leaves
+	dead     memberState = "dead"     // a certificate: every epoch before this record has ended
+	revoked  memberState = "revoked"  // an operator asks the session to end; no proof that it has
+)
+
+// member is a worker's session, re-armed by every heartbeat, or what ended it.
+type member struct {
+	Version  int         `json:"v"`
+	State    memberState `json:"state"`
+	Nonce    string      `json:"nonce"` // of the session; in a certificate, of the attempt
+	Epoch    uint64      `json:"epoch"` // 0 means this record's own revision
+	TTL      int64       `json:"ttl"`   // in seconds
+	Capacity int         `json:"capacity,omitempty"`
+	Weight   int         `json:"weight,omitempty"`
+	Zone     string      `json:"zone,omitempty"`
+	Host     string      `json:"host,omitempty"`
+	PID      int         `json:"pid,omitempty"`
+	Beat     uint64      `json:"beat"`         // counts the heartbeats; identifies an attempt
+	By       string      `json:"by,omitempty"` // who wrote a certificate
+}
+
+// epoch returns the session that a record at the given revision belongs to.
+func (m member) epoch(revision uint64) uint64 {
+	if m.Epoch == 0 {
+		return revision
+	}
+	return m.Epoch
+}
+
+// session reports whether the record is a session and not the end of one.
+func (m member) session() bool {
+	return m.State == joining || m.State == ready || m.State == draining
+}
+
+func parseMember(e bucket.Entry) (member, error) {
+	m, err := parse[member](e)
+	if err != nil {
+		return m, err
+	}
+	switch m.State {
+	case joining, ready, draining:
+		if m.TTL < int64(bucket.MinTTL/time.Second) || m.TTL > 1<<31 || m.Epoch > e.Revision {
+			err = errRecord
+		}
+	case dead, revoked:
+	default:
+		err = errRecord
+	}
+	if err != nil || m.Version != recordVersion {
+		return m, fmt.Errorf("key %q: %w", e.Key, errRecord)
+	}
+	return m, nil
+}
+
+// record is a claim: who owns a partition. An empty owner owns nothing.
+type record struct {
+	Version  int    `json:"v"`
+	Owner    string `json:"owner"`
+	Epoch    uint64 `json:"epoch"`
+	Token    uint64 `json:"token"` // 0 means this record's own revision
+	Nonce    string `json:"nonce"` // of the attempt
+	Prev     string `json:"prev"`  // nonce of the record it replaced
+	By       string `json:"by"`    // who wrote it
+	Check    uint64 `json:"check"` // revision of the last checkpoint its writer knew, 0 for none
+	Batch    bool   `json:"batch,omitempty"` // a checkpoint was stored right before, in the same batch
+	Attempts int    `json:"attempts,omitempty"`
+}
+
+// token returns the fencing token of a claim stored at the given revision.
+func (r record) token(revision uint64) uint64 {
+	if r.Token == 0 {
+		return revision
+	}
+	return r.Token
+}
+
+// check returns the revision of the newest checkpoint that a record stored at
+// the given revision speaks of.
+func (r record) check(revision uint64) uint64 {
+	if r.Batch {
+		return revision - 1
+	}
+	return r.Check
+}
+
+func parseRecord(e bucket.Entry) (record, error) {
+	r, err := parse[record](e)
+	if err != nil || r.Version != recordVersion || (r.Owner == "") != (r.Epoch == 0) ||
+		r.Token > e.Revision || r.Epoch > e.Revision || r.Attempts < 0 {
+		return r, fmt.Errorf("key %q: %w", e.Key, errRecord)
+	}
+	return r, nil
+}
+
+// settings are what operators say of a group: either a number of partitions
+// named "0" to "count-1", or their names.
+type settings struct {
+	Version int      `json:"v"`
+	Count   int      `json:"count,omitempty"`
+	Names   []string `json:"names,omitempty"`
+}
+
+func parseSettings(e bucket.Entry) (settings, error) {
+	s, err := parse[settings](e)
+	if err != nil || s.Version != recordVersion || s.check() != nil {
+		return s, fmt.Errorf("key %q: %w", e.Key, errRecord)
+	}
+	return s, nil
+}
+
+// newSettings returns settings for the given names, in the short form if they
+// are numbers in order.
+func newSettings(names []string) (settings, error) {
+	s := settings{Version: recordVersion, Count: len(names)}
+	for i, name := range names {
+		if name != strconv.Itoa(i) {
+			s.Count, s.Names = 0, names
+			break
+		}
+	}
+	return s, s.check()
+}
+
+// check reports what is wrong with the partitions.
+func (s settings) check() error {
+	n := s.Count + len(s.Names)
+	if s.Count < 0 || s.Count > 0 && len(s.Names) > 0 || n < 1 || n > maxPartitions {
+		return fmt.Errorf("partitions: have %d, want 1 to %d: %w", n, maxPartitions, ErrGroup)
+	}
+	seen := make(map[string]bool, len(s.Names))
+	for _, name := range s.Names {
+		if _, err := bucket.EncodeName(name); err != nil {
+			return fmt.Errorf("partition %w", err)
+		}
+		if seen[name] {
+			return fmt.Errorf("partitions: have %q twice, want each once: %w", name, ErrGroup)
+		}
+		seen[name] = true
+	}
+	return nil
+}
+
+// partitions returns the names in the order of the plan's index.
+func (s settings) partitions() []string {
+	if s.Count > 0 {
+		return Numbered(s.Count)
+	}
+	return s.Names
+}
+
+// Numbered returns the names "0" to "n-1".
+func Numbered(n int) []string {
+	names := make([]string, max(0, n))
+	for i := range names {
+		names[i] = strconv.Itoa(i)
+	}
+	return names
+}
+
+func parse[T any](e bucket.Entry) (T, error) {
+	var v T
+	if e.Marker {
+		return v, errRecord
+	}
+	return v, json.Unmarshal(e.Value, &v)
+}
+
+// encode renders a record. Its types cannot fail to marshal.
+func encode(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic("claim: " + err.Error())
+	}
+	return data
+}

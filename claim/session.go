@@ -1,0 +1,372 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"tenure/kvlock/bucket"
+)
+
+// retryPause is how soon a heartbeat that was not confirmed is tried again; a
+// server that elects a leader answers nothing for seconds.
+const retryPause = 50 * time.Millisecond
+
+// A session is one life of a worker in a group: a key with a TTL that heartbeats
+// re-arm. Its epoch is the revision of its first record and never comes back.
+//
+// Trust in it ends TTL − margin after the last confirmed heartbeat was sent, by
+// the clocks of this process alone; every use of a partition asks for it.
+type session struct {
+	c     *Claimer
+	key   string
+	epoch uint64
+
+	ctx context.Context // ends when the session has ended; its cause says why
+	end context.CancelCauseFunc
+
+	stop    chan struct{} // closed: send no more heartbeats
+	stopped chan struct{} // closed: none is in flight any more
+	changed chan struct{} // holds one: heartbeat now, the record has changed
+
+	mu     sync.Mutex
+	record member
+	trust  bucket.Trust
+	sentAt time.Time // of the heartbeat that the trust comes from
+	last   uint64    // newest own revision known to be stored
+}
+
+// join begins a session: it waits until the bucket is open for use and nobody
+// else has the worker's id. It returns when the first heartbeat is confirmed, so
+// that the session is ready, or with the cause of ctx or a permanent error.
+func (c *Claimer) join(ctx context.Context) (*session, error) {
+	if err := c.bucket.AwaitQuarantine(ctx); err != nil {
+		return nil, err
+	}
+	key, err := c.memberKey(c.id)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{
+		c: c, key: key,
+		stop: make(chan struct{}), stopped: make(chan struct{}), changed: make(chan struct{}, 1),
+		record: c.member(joining),
+	}
+	var expect uint64
+	var told time.Time
+	for s.epoch == 0 {
+		sent := time.Now()
+		try, cancel := context.WithTimeout(ctx, c.lease.Attempt)
+		revision, err := c.bucket.Write(try, bucket.Write{Key: key, Last: expect, TTL: c.lease.TTL, Value: encode(s.record)})
+		cancel()
+		if err == nil {
+			s.begin(revision, sent)
+			break
+		}
+		if permanent(err) {
+			return nil, err
+		}
+		// Read back also after a refusal: this may be a try of ours whose
+		// answer was lost.
+		if errors.Is(err, bucket.ErrConflict) || errors.Is(err, bucket.ErrDoubt) {
+			revision, held, free := s.look(ctx)
+			switch {
+			case s.epoch != 0 || free:
+				expect = revision
+				continue
+			case held.Nonce != "" && time.Since(told) > c.lease.TTL:
+				told = time.Now()
+				c.log.WarnContext(ctx, "waiting for the worker that has this id to end", slog.String("worker", c.id),
+					slog.String("host", held.Host), slog.Int("pid", held.PID), slog.Any("err", ErrWorkerID))
+			}
+		}
+		if err := pause(ctx, 4*retryPause); err != nil {
+			return nil, err
+		}
+	}
+
+	s.ctx, s.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.record.State = ready
+	for began := time.Now(); !s.beat(); { // the first heartbeat makes the session ready
+		if time.Since(began) > c.lease.TTL {
+			s.lose("it did not become ready", nil)
+		}
+		if s.ctx.Err() != nil {
+			return nil, context.Cause(s.ctx)
+		}
+		if err := pause(ctx, retryPause); err != nil {
+			s.lose("it stopped before it was ready", err)
+			return nil, err
+		}
+	}
+	go s.keep()
+	c.log.InfoContext(ctx, "worker joined", slog.String("worker", c.id), slog.Uint64("epoch", s.epoch))
+	return s, nil
+}
+
+// look reads the member key. Either the record is this attempt's, and the
+// session begins; or the id is free and the write may expect the revision
+// returned; or held is the session that has the id.
+func (s *session) look(ctx context.Context) (expect uint64, held member, free bool) {
+	try, cancel := context.WithTimeout(ctx, s.c.lease.Attempt)
+	defer cancel()
+	e, err := s.c.bucket.Get(try, s.key)
+	if err != nil {
+		return 0, member{}, errors.Is(err, bucket.ErrNotFound)
+	}
+	s.c.deaths.observe(s.c.id, e)
+	m, err := parseMember(e)
+	switch {
+	case e.Marker:
+		return e.Revision, member{}, true
+	case err != nil:
+		s.c.log.WarnContext(ctx, "member key holds bytes that are no record, replacing them", slog.String("key", s.key))
+		return e.Revision, member{}, true
+	case m.Nonce == s.record.Nonce:
+		// Stored by a try of unknown time: trust begins with the heartbeat.
+		s.begin(e.Revision, time.Time{})
+		return 0, member{}, false
+	case !m.session(), s.c.past[m.Nonce]:
+		// A certificate; or a heartbeat of a former session of this process
+		// that was stored late. Trust in that is over: replace it now rather
+		// than wait for its TTL.
+		return e.Revision, member{}, true
+	}
+	return 0, m, false
+}
+
+// begin notes that the session's first record is stored. A zero sent means that
+// the record is known from a read: it is trusted only after a heartbeat.
+func (s *session) begin(revision uint64, sent time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.epoch, s.last = revision, revision
+	s.record.Epoch = revision
+	if !sent.IsZero() {
+		s.trust, s.sentAt = s.c.lease.Trust(sent), sent
+	}
+	s.c.past[s.record.Nonce] = true
+}
+
+// set changes what the next heartbeat says, and sends it now.
+func (s *session) set(state memberState) {
+	s.mu.Lock()
+	s.record.State = state
+	s.mu.Unlock()
+	select {
+	case s.changed <- struct{}{}:
+	default: // it is already asked for
+	}
+}
+
+// left returns how much trust in the session is left.
+func (s *session) left() time.Duration {
+	if s == nil || s.ctx.Err() != nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.trust.Left()
+}
+
+// sent returns when the last confirmed heartbeat was sent.
+func (s *session) sent() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sentAt
+}
+
+// timeout returns how long the next write under the session may take.
+func (s *session) timeout() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.c.lease.Timeout(s.trust)
+}
+
+// over reports that the session must not be relied on any more, and ends it if
+// that was not noticed yet: no timer has to have fired.
+func (s *session) over() bool {
+	if s == nil || s.ctx.Err() != nil {
+		return true
+	}
+	if s.left() > 0 {
+		return false
+	}
+	s.lose(errSilent(s.c.lease.TTL-s.c.lease.Margin), nil)
+	return true
+}
+
+func (s *session) lose(reason string, err error) {
+	s.end(&SessionError{Worker: s.c.id, Epoch: s.epoch, Reason: reason, Err: err})
+}
+
+// keep sends the heartbeats until the session ends or is told to stop. It is the
+// only goroutine that writes the member key, one write at a time, and depends on
+// nothing that a handler could block.
+func (s *session) keep() {
+	defer close(s.stopped)
+	next := time.NewTimer(s.c.lease.Every)
+	defer next.Stop()
+	expiry := time.NewTimer(s.left())
+	defer expiry.Stop()
+	due := time.Now().Add(s.c.lease.Every)
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-s.ctx.Done():
+			return
+		case <-expiry.C:
+			if s.over() {
+				return
+			}
+			expiry.Reset(s.left())
+			continue
+		case <-next.C:
+		case <-s.changed:
+		}
+		if s.over() {
+			return
+		}
+		began := time.Now()
+		if s.beat() {
+			// From absolute times, so that late ticks do not add up.
+			if due = due.Add(s.c.lease.Every); due.Before(began) {
+				due = began.Add(s.c.lease.Every)
+			}
+		} else {
+			due = time.Now().Add(retryPause)
+		}
+		next.Reset(time.Until(due))
+		expiry.Reset(s.left())
+	}
+}
+
+// beat makes one heartbeat and reports whether it was confirmed: by its
+// acknowledgement or by reading it back, and before the previous trust ended.
+func (s *session) beat() bool {
+	s.mu.Lock()
+	s.record.Beat++
+	m, last, before := s.record, s.last, s.trust
+	s.mu.Unlock()
+	limit := s.c.lease.Attempt
+	if !before.Over() { // only a session known from a read begins without trust
+		limit = s.c.lease.Timeout(before)
+	}
+
+	sent := time.Now()
+	ctx, cancel := context.WithTimeout(s.ctx, limit)
+	revision, err := s.c.bucket.Write(ctx, bucket.Write{Key: s.key, Last: last, TTL: s.c.lease.TTL, Value: encode(m)})
+	cancel()
+	switch {
+	case err == nil:
+		return s.confirm(revision, sent, before)
+	case errors.Is(err, bucket.ErrGone):
+		s.lose("the bucket is gone or was made anew", err)
+		return false
+	case errors.Is(err, bucket.ErrBusy), errors.Is(err, bucket.ErrFull):
+		return false
+	}
+	// Refused or in doubt. A refusal may come from a server that is behind, and
+	// in both cases this or an earlier heartbeat may be stored: read back.
+	ctx, cancel = context.WithTimeout(s.ctx, limit)
+	defer cancel()
+	e, err := s.c.bucket.Get(ctx, s.key)
+	if err != nil || e.Revision <= last {
+		// Absent or older than what was confirmed: no evidence. But that is also
+		// what a bucket made anew looks like.
+		if err := s.c.bucket.Check(ctx); errors.Is(err, bucket.ErrGone) {
+			s.lose("the bucket is gone or was made anew", err)
+		}
+		return false
+	}
+	found, err := parseMember(e)
+	switch {
+	case err == nil && found.Nonce == m.Nonce && found.session():
+		if found.Beat == m.Beat {
+			return s.confirm(e.Revision, sent, before)
+		}
+		s.mu.Lock()
+		s.last = e.Revision // an earlier heartbeat that was stored late
+		s.mu.Unlock()
+	case err == nil && found.State == revoked:
+		s.lose("it was revoked by an operator", nil)
+	case err == nil && found.State == dead:
+		s.lose(fmt.Sprintf("worker %q proved it dead", found.By), nil)
+	default:
+		s.lose(fmt.Sprintf("its key was overwritten at revision %d", e.Revision), nil)
+	}
+	return false
+}
+
+// confirm extends the trust to a heartbeat that is known to be stored. One that
+// becomes known only after the trust has ended does not count: others may have
+// seen the key gone in between.
+func (s *session) confirm(revision uint64, sent time.Time, before bucket.Trust) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = revision
+	if before.Left() <= 0 && !s.fresh() {
+		return false
+	}
+	s.trust, s.sentAt = s.c.lease.Trust(sent), sent
+	return true
+}
+
+// fresh reports whether no heartbeat was trusted yet; mu is held.
+func (s *session) fresh() bool { return s.trust == bucket.Trust{} }
+
+// leave ends the session on purpose, after everything was given away: it stops
+// the heartbeats and removes the member key. Others learn of it at once if the
+// removal is stored, else when the key expires.
+func (s *session) leave(ctx context.Context) {
+	close(s.stop)
+	<-s.stopped
+	for !s.over() {
+		s.mu.Lock()
+		last := s.last
+		s.mu.Unlock()
+		try, cancel := context.WithTimeout(ctx, s.c.lease.Attempt)
+		_, err := s.c.bucket.Write(try, bucket.Write{Key: s.key, Last: last, Purge: true, TTL: s.c.lease.TTL})
+		if errors.Is(err, bucket.ErrConflict) || errors.Is(err, bucket.ErrDoubt) {
+			e, readErr := s.c.bucket.Get(try, s.key)
+			if m, parseErr := parseMember(e); readErr == nil && parseErr == nil && m.Nonce == s.record.Nonce {
+				s.mu.Lock()
+				s.last = e.Revision
+				s.mu.Unlock()
+			} else if readErr == nil || errors.Is(readErr, bucket.ErrNotFound) {
+				err = nil // a marker, somebody else's, or nothing: it is gone
+			}
+		}
+		cancel()
+		if err == nil || ctx.Err() != nil || permanent(err) {
+			break
+		}
+		if pause(ctx, retryPause) != nil {
+			break
+		}
+	}
+	s.end(ErrStopped)
+}
+
+// permanent reports whether trying again is of no use.
+func permanent(err error) bool {
+	return errors.Is(err, bucket.ErrPermission) || errors.Is(err, bucket.ErrBucket) || errors.Is(err, nats.ErrConnectionClosed)
+}
+
+// pause waits for d, or returns the cause of ctx.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
