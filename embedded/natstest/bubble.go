@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // Bubble runs f like [synctest.Test]: in fake time, which moves only when
@@ -18,5 +19,13 @@ func Bubble(t *testing.T, f func(t *testing.T)) {
 	// What is pooled survives the first collection.
 	runtime.GC()
 	runtime.GC()
-	synctest.Test(t, f)
+	synctest.Test(t, func(t *testing.T) {
+		// Registered first, so it runs last. A stopped server's flush loops still
+		// sleep for a moment, and time stands still once this function has ended.
+		t.Cleanup(func() { time.Sleep(linger) })
+		f(t)
+	})
 }
+
+// linger is how long goroutines may take to end after everything was stopped.
+const linger = 100 * time.Millisecond
