@@ -1,0 +1,138 @@
+package cli_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// binary is the program under test, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "tenure-cli-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		binary = filepath.Join(dir, "tenure")
+		build := exec.Command("go", "build", "-buildvcs=false", "-o", binary, "tenure")
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// A process is one run of the program.
+type process struct {
+	*exec.Cmd
+	t    *testing.T
+	out  bytes.Buffer
+	err  bytes.Buffer
+	done chan struct{}
+}
+
+// begin starts the program. Its environment has nothing of ours that it listens
+// to, and env on top.
+func begin(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.Command(binary, args...), t: t, done: make(chan struct{})}
+	p.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
+	p.Stdout, p.Stderr = &p.out, &p.err
+	p.WaitDelay = time.Second
+	p.launch()
+	return p
+}
+
+// launch starts p and waits for it in the background.
+func (p *process) launch() {
+	p.t.Helper()
+	if err := p.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.Wait() // the state says the same
+	}()
+	p.t.Cleanup(func() {
+		_ = p.Process.Kill()
+		<-p.done
+	})
+}
+
+// code waits for the end and returns the exit code, 128+n after signal n as a
+// shell has it.
+func (p *process) code() int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(time.Minute):
+		p.t.Fatalf("%q still runs after a minute; stderr %s", p.Args, p.err.String())
+	}
+	if status := p.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return p.ProcessState.ExitCode()
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.Process.Signal(s); err != nil {
+		p.t.Fatalf("Signal = %v, want nil", err)
+	}
+}
+
+// tenure runs the program to its end and returns the exit code and its output.
+func tenure(t *testing.T, args ...string) (code int, out, err string) {
+	t.Helper()
+	p := begin(t, nil, args...)
+	code = p.code()
+	return code, p.out.String(), p.err.String()
+}
+
+// message returns the text of the one JSON line that stderr has to be.
+func message(t *testing.T, stderr string) string {
+	t.Helper()
+	lines := strings.Split(strings.TrimSuffix(stderr, "\n"), "\n")
+	var record struct{ Level, Msg string }
+	if err := json.Unmarshal([]byte(lines[0]), &record); err != nil || len(lines) != 1 || record.Level != "ERROR" {
+		t.Fatalf("stderr = %q, want one line with an error", stderr)
+	}
+	return record.Msg
+}
+
+// startServer runs `tenure server` with args and returns it and its address.
+func startServer(t *testing.T, args ...string) (*process, string) {
+	t.Helper()
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{
+		Cmd: exec.Command(binary, append([]string{"server", "--listen", "127.0.0.1:0"}, args...)...),
+		t:   t, done: make(chan struct{}),
+	}
+	p.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+	p.Stdout, p.Stderr = in, &p.err
+	p.launch()
+	_ = in.Close()
+	t.Cleanup(func() { _ = out.Close() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	url, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "listening on ")
+	if err != nil || !ok {
+		t.Fatalf("first line = %q, %v, want the address; stderr %s", line, err, p.err.String())
+	}
+	return p, url
+}
