@@ -139,8 +139,12 @@ type Bucket struct {
 	maxTTL  time.Duration
 	single  bool // one replica: a lower last sequence is a fact
 
-	high atomic.Uint64 // the highest revision acknowledged to this process
+	high  atomic.Uint64 // the highest revision acknowledged to this process
+	clock atomic.Pointer[reading]
 }
+
+// A reading is the server's clock as it was when it was heard of.
+type reading struct{ server, heard time.Time }
 
 // Open attaches to the bucket, or makes it if it is missing.
 //
@@ -207,6 +211,7 @@ func (b *Bucket) attach(ctx context.Context, s settings) error {
 		return err
 	}
 	b.stream, b.created = stream, info.Created
+	b.clock.Store(&reading{info.TimeStamp, heard})
 	b.maxTTL, _ = maxTTL(info)
 	b.opens = heard.Add(quarantine - info.TimeStamp.Sub(info.Created))
 	b.single = info.Config.Replicas == 1

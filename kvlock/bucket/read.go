@@ -28,6 +28,19 @@ func (b *Bucket) entry(subject string, revision uint64, h nats.Header, data []by
 	return e
 }
 
+// Left returns how long e has to live on the server from now on, 0 if that is
+// over and a negative number if it lives for ever. It rests on the server's clock
+// as last heard of by [Open] or [Bucket.State] and on the local monotonic clock:
+// good for a timer, not for a decision.
+func (b *Bucket) Left(e Entry) time.Duration {
+	if e.TTL == 0 {
+		return -1
+	}
+	r := b.clock.Load()
+	now := r.server.Add(time.Since(r.heard))
+	return max(0, e.Time.Add(e.TTL).Sub(now))
+}
+
 // Get returns the newest entry of key, which may be a marker, as the stream's
 // leader knows it, or [ErrNotFound]. That a key is absent, or older than known
 // otherwise, proves nothing: see the package documentation. Other errors are
@@ -75,6 +88,7 @@ func (b *Bucket) State(ctx context.Context, filter string) (State, error) {
 	if err != nil {
 		return State{}, b.classify(b.api+"STREAM.INFO."+b.streamName(), filter, 0, err)
 	}
+	b.clock.Store(&reading{info.TimeStamp, time.Now()})
 	if !info.Created.Equal(b.created) {
 		return State{}, fmt.Errorf("bucket %q: %w: created %v, was %v", b.name, ErrGone, info.Created, b.created)
 	}

@@ -1,0 +1,442 @@
+package kvlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"tenure/kvlock/bucket"
+)
+
+// TryLock takes the named lock or fails at once.
+//
+// While the lock is held, a goroutine renews it. It is held until [Lock.Release]
+// is called or it is lost; the context of the [Lock] tells. ctx governs the taking
+// only.
+//
+// TryLock blocks until the server has answered, at most for one TTL if ctx has no
+// end. The error matches [ErrHeld] if somebody else holds the lock or stands first
+// in line for it, [ErrQuarantine] if the bucket was made anew, [ErrName],
+// [ErrRecord], [ErrPermission] and so on, or ctx's cause. After an error nothing is
+// held: what may have been stored is removed in the background.
+func (l *Locker) TryLock(ctx context.Context, name string) (*Lock, error) {
+	// The hold's context has the values of ctx only, so it does not end with this.
+	ctx, cancel := l.patience(ctx)
+	defer cancel()
+	return l.take(ctx, &waiter{name: name})
+}
+
+// Lock takes the named lock and waits for it, first come, first served, until ctx
+// is done.
+//
+// See [Locker.TryLock] for the hold. A bucket's quarantine is waited for. When ctx
+// is done the error matches its cause, and [ErrHeld] if somebody held the lock;
+// the place in line is given up by then, or at most a second later.
+func (l *Locker) Lock(ctx context.Context, name string) (*Lock, error) {
+	return l.take(ctx, &waiter{name: name, patient: true})
+}
+
+// Do takes the named lock as [Locker.Lock] does, calls f and releases the lock.
+//
+// f's context carries ctx's values. It is done when ctx is, when the hold is lost,
+// and when the Locker is closed; its cause says which. The lock is renewed until f
+// has returned, also when its context has ended before, and released then and not
+// earlier, unless it was lost. So f should return soon when its context ends.
+//
+// Do returns what f returns, joined with the [*LostError] if the hold was lost
+// before f returned. A panic of f goes on after the release. A release that cannot
+// be confirmed is logged; the lock is free one TTL later.
+func (l *Locker) Do(ctx context.Context, name string, f func(ctx context.Context, lock *Lock) error) error {
+	if err := l.enter(); err != nil {
+		return fmt.Errorf("kvlock: take %q: %w", name, err)
+	}
+	defer l.work.Done()
+	k, err := l.take(ctx, &waiter{name: name, patient: true, guarded: true})
+	if err != nil {
+		return err
+	}
+	return k.guard(ctx, f)
+}
+
+// guard runs f under the hold and releases it.
+func (k *Lock) guard(ctx context.Context, f func(context.Context, *Lock) error) (err error) {
+	work, cancel := context.WithCancelCause(ctx)
+	defer cancel(ErrReleased)
+	defer context.AfterFunc(k.ctx.Context, func() { cancel(context.Cause(k.ctx)) })()
+	defer context.AfterFunc(k.l.ctx, func() { cancel(context.Cause(k.l.ctx)) })()
+	defer func() { // also after a panic or runtime.Goexit
+		released := k.Release(context.WithoutCancel(ctx))
+		switch {
+		case isLost(released) && !isLost(err):
+			err = errors.Join(err, released)
+		case released != nil && !isLost(released):
+			k.l.log.WarnContext(ctx, "lock left to expire", slog.String("lock", k.name), slog.Uint64("token", k.token), slog.Any("err", released))
+		}
+	}()
+	return f(&holdContext{Context: work, lock: k, end: cancel}, k)
+}
+
+// take runs the waiter and cleans up after it if it fails.
+func (l *Locker) take(ctx context.Context, w *waiter) (*Lock, error) {
+	wrap := func(err error) error { return fmt.Errorf("kvlock: take %q: %w", w.name, err) }
+	enc, err := bucket.EncodeName(w.name)
+	if err != nil {
+		return nil, wrap(err)
+	}
+	if err := l.enter(); err != nil {
+		return nil, wrap(err)
+	}
+	defer l.work.Done()
+	w.l, w.enc, w.key, w.wake = l, enc, "lock."+enc, make(chan struct{}, 1)
+	if left := l.b.Quarantine(); left > 0 {
+		if !w.patient {
+			return nil, wrap(&QuarantineError{Bucket: l.b.Name(), Left: left})
+		}
+		if err := l.b.AwaitQuarantine(ctx); err != nil {
+			return nil, wrap(err)
+		}
+	}
+	k, err := w.run(ctx)
+	if err == nil {
+		if err = w.ended(ctx); err == nil {
+			return k, nil
+		}
+		// Nobody is given a hold that nobody waits for any more (K3).
+		_ = k.Release(ctx) // it is free one TTL later at the latest
+		return nil, wrap(err)
+	}
+	w.giveUp(ctx)
+	return nil, wrap(err)
+}
+
+// A phase says how far a waiter with a ticket is.
+type phase int
+
+const (
+	phaseWaiting phase = iota
+	phaseOffered       // it has been told that the lock is free
+	phaseTaking        // its gaining write is under way
+	phaseServed        // it has the lock
+)
+
+// A waiter is one call that wants a lock. Its goroutine goes through the steps of
+// DESIGN-RULES' L6: begin (a), look (b), line (c), stand (d), sleep.
+type waiter struct {
+	l       *Locker
+	gained  *Lock // set when it has the lock
+	name    string
+	enc     string
+	key     string
+	patient bool // stands in line; else the call fails at once
+	guarded bool // the hold belongs to Do
+
+	at      uint64 // where the lock is free: the revision of a marker, or 0
+	low     uint64 // no ticket stands below, by own reading; 0: not known
+	guess   uint64 // the same, as told with an offer
+	ticket  ticket // zero if it stands in no line
+	holder  *record
+	held    *HeldError    // what was last seen in the way
+	left    time.Duration // how long what was last seen has to live
+	doubts  []attempt     // gaining writes whose outcome is unknown
+	trouble error         // the last failure of a read or write since one succeeded
+	looks   int           // since the last sleep
+	fails   int
+
+	wake chan struct{} // holds one: offered, or a note for a write in doubt
+
+	// Guarded by the Locker's mutex.
+	phase phase
+	offer request // phaseOffered
+	noted bool    // somebody registered with a gaining write
+	note  uint64  // smallest revision of a ticket of those, 0: none
+}
+
+// A step does one thing and returns what comes next, or an error that ends the
+// waiting.
+type step func(ctx context.Context) (step, error)
+
+// run goes through the steps until the lock is gained.
+func (w *waiter) run(ctx context.Context) (*Lock, error) {
+	for next := step(w.begin); ; {
+		if err := w.ended(ctx); err != nil {
+			return nil, w.why(err)
+		}
+		if w.offered() {
+			next = w.gain
+		}
+		var err error
+		if next, err = next(ctx); err != nil {
+			return nil, err
+		}
+		if w.gained != nil {
+			return w.gained, nil
+		}
+	}
+}
+
+// ended returns why nobody waits any more, nil if somebody does.
+func (w *waiter) ended(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
+	if w.l.closed && !w.guarded {
+		return ErrClosed
+	}
+	return context.Cause(w.l.ctx)
+}
+
+// why adds to the end of ctx what stood in the way.
+func (w *waiter) why(err error) error {
+	switch {
+	case w.trouble != nil:
+		return fmt.Errorf("%w: %w", err, w.trouble)
+	case w.held != nil:
+		return fmt.Errorf("%w: %w", err, w.held)
+	default:
+		return err
+	}
+}
+
+// offered reports whether the waiter was told that the lock is free, and notes
+// where. From then on it takes it.
+func (w *waiter) offered() bool {
+	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
+	if w.phase != phaseOffered {
+		return false
+	}
+	w.at, w.guess = w.offer.At, w.offer.Low
+	return true
+}
+
+// begin is (a): without a ticket, the marker of an own release or nothing is
+// expected at the key.
+func (w *waiter) begin(context.Context) (step, error) {
+	w.at, w.low = w.l.recall(w.enc)
+	if w.at != 0 {
+		return w.line, nil
+	}
+	return w.gain, nil
+}
+
+// look is (b): it reads the lock at the leader.
+func (w *waiter) look(ctx context.Context) (step, error) {
+	if w.looks++; w.looks > 2 { // somebody is quicker, or a leader answers from the past
+		w.pause(ctx, min(time.Millisecond<<min(w.looks-3, 8), silence))
+		if w.woken(ctx) {
+			return w.look, nil
+		}
+	}
+	try, cancel := w.l.attempt(ctx)
+	e, err := w.l.b.Get(try, w.key)
+	cancel()
+	switch {
+	case errors.Is(err, bucket.ErrNotFound):
+		w.succeeded()
+		w.held, w.holder, w.left, w.at = nil, nil, markerTTL, 0
+		if w.ticket.Nonce == "" {
+			return w.gain, nil
+		}
+		return w.line, nil
+	case err != nil:
+		return w.failed(ctx, err)
+	}
+	w.succeeded()
+	w.left = w.l.b.Left(e)
+	if e.Marker {
+		w.held, w.holder, w.at = nil, nil, e.Revision
+		return w.line, nil
+	}
+	r, err := parseRecord(e)
+	if err != nil {
+		return nil, err
+	}
+	if a, ok := w.doubted(r.Nonce); ok {
+		return w.begun(w.hold(ctx, a, e.Revision), a) // L9
+	}
+	token := r.token(e.Revision)
+	w.holder, w.held = r, &HeldError{Name: w.name, Owner: r.Owner, Token: token, Since: r.Since, Note: r.Note}
+	if r.Process == w.l.id && !w.l.knows(w.enc, r.Nonce) && !w.l.holding(w.enc, token) {
+		w.l.endGhost(w.enc, r.Nonce)
+		return w.look, nil
+	}
+	if !w.patient {
+		return nil, w.held
+	}
+	return w.stand, nil
+}
+
+// line is (c): the lock is free at a marker, or at 0 while others may stand in
+// line.
+func (w *waiter) line(ctx context.Context) (step, error) {
+	if w.ticket.Nonce == "" {
+		first, err := w.l.nextTicket(ctx, w.enc, w.low)
+		if err != nil {
+			return w.failed(ctx, err)
+		}
+		w.succeeded()
+		if first == nil {
+			// Whoever comes to stand in line stands behind the marker.
+			w.low = max(w.low, w.at)
+			return w.gain, nil
+		}
+		w.low = max(w.low, first.revision)
+		if !w.patient {
+			w.hint(ctx, first)
+			return nil, &HeldError{Name: w.name}
+		}
+		if err := w.writeTicket(ctx); err != nil {
+			return w.failed(ctx, err)
+		}
+		return w.look, nil
+	}
+	pass := walk{l: w.l, enc: w.enc, at: w.at, low: w.low, me: &w.ticket}
+	end := pass.tell(ctx, nil)
+	w.low = max(w.low, pass.low)
+	switch end {
+	case walkMine:
+		return w.gain, nil
+	case walkTold:
+		return w.sleep, nil
+	case walkMissing, walkEnd:
+		if err := w.writeTicket(ctx); err != nil {
+			return w.failed(ctx, err)
+		}
+		return w.look, nil
+	default:
+		return w.failed(ctx, bucket.ErrBusy)
+	}
+}
+
+// hint tells the line that the lock is free, by somebody who does not stand in it.
+func (w *waiter) hint(ctx context.Context, first *ticket) {
+	pass := walk{l: w.l, enc: w.enc, at: w.at, low: w.low}
+	pass.tell(ctx, first)
+}
+
+// stand is (d): the lock is held. The waiter stands in line and tells the holder,
+// who will then look at the line when it releases.
+func (w *waiter) stand(ctx context.Context) (step, error) {
+	if w.ticket.Nonce == "" {
+		if err := w.writeTicket(ctx); err != nil {
+			return w.failed(ctx, err)
+		}
+		w.succeeded()
+	}
+	got := w.l.ask(ctx, w.holder.Process, request{
+		Op: opNote, Lock: w.enc, Nonce: w.holder.Nonce, Token: w.held.Token, Low: w.ticket.revision,
+	})
+	if got == answerNotMine {
+		return w.look, nil
+	}
+	return w.sleep, nil
+}
+
+// sleep waits to be told, until what was last seen must have ended (L7).
+func (w *waiter) sleep(ctx context.Context) (step, error) {
+	w.looks = 0
+	again := w.l.reconnected()
+	timer := time.NewTimer(w.left + 300*time.Millisecond + rand.N(100*time.Millisecond))
+	defer timer.Stop()
+	select {
+	case <-w.wake:
+		return w.look, nil
+	case <-timer.C:
+	case <-again:
+	case <-ctx.Done():
+		return w.look, nil // run sees it first
+	case <-w.l.ctx.Done():
+		return w.look, nil // as above
+	}
+	return w.recheck, nil
+}
+
+// recheck sees whether the own ticket still stands: who is away for a while may
+// lose it.
+func (w *waiter) recheck(ctx context.Context) (step, error) {
+	try, cancel := w.l.attempt(ctx)
+	e, err := w.l.b.Get(try, ticketKey(w.enc, w.ticket.Nonce))
+	cancel()
+	switch {
+	case err == nil && !e.Marker:
+		return w.look, nil
+	case err != nil && !errors.Is(err, bucket.ErrNotFound):
+		if next, err := w.failed(ctx, err); err != nil {
+			return next, err
+		}
+		return w.recheck, nil
+	}
+	if err := w.writeTicket(ctx); err != nil {
+		if next, err := w.failed(ctx, err); err != nil {
+			return next, err
+		}
+		return w.recheck, nil
+	}
+	return w.look, nil
+}
+
+// failed decides what to do after a read or write failed: again, with a pause, or
+// give up.
+func (w *waiter) failed(ctx context.Context, err error) (step, error) {
+	if !again(err) {
+		return nil, err
+	}
+	w.trouble = err
+	w.fails++
+	w.pause(ctx, w.l.pause(w.fails))
+	return w.look, nil
+}
+
+func (w *waiter) succeeded() { w.trouble, w.fails = nil, 0 }
+
+// pause waits, unless there is something to do or nobody waits any more.
+func (w *waiter) pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.wake:
+	case <-ctx.Done():
+	case <-w.l.ctx.Done():
+	}
+}
+
+// woken reports whether run has something better to do than the next step.
+func (w *waiter) woken(ctx context.Context) bool {
+	if ctx.Err() != nil || w.l.ctx.Err() != nil {
+		return true
+	}
+	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
+	return w.phase == phaseOffered
+}
+
+// nudge wakes the waiter's goroutine, which coalesces.
+func (w *waiter) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// lowest notes that a ticket stands at revision. The Locker's mutex is held.
+func (w *waiter) lowest(revision uint64) {
+	if w.note == 0 || revision < w.note {
+		w.note = revision
+	}
+}
+
+// doubted returns the gaining write in doubt that has the nonce.
+func (w *waiter) doubted(nonce string) (attempt, bool) {
+	for _, a := range w.doubts {
+		if a.nonce == nonce {
+			return a, true
+		}
+	}
+	return attempt{}, false
+}

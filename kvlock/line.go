@@ -1,0 +1,231 @@
+package kvlock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"tenure/kvlock/bucket"
+)
+
+// How long markers live: of a release that somebody waits for, of one that nobody
+// is known to wait for, of a ticket. The first is the time in which nobody can
+// overtake the first in line.
+const (
+	markerTTL       = 2 * time.Second
+	blindMarkerTTL  = time.Second
+	ticketMarkerTTL = time.Second
+)
+
+// ticketTTLMax is the longest that a ticket lives: it only collects garbage (L5).
+const ticketTTLMax = time.Hour
+
+func ticketKey(enc, nonce string) string { return "wait." + enc + "." + nonce }
+
+// nextTicket returns the first ticket of the line that stands at or after revision
+// from, nil if there is none.
+func (l *Locker) nextTicket(ctx context.Context, enc string, from uint64) (*ticket, error) {
+	for {
+		try, cancel := l.attempt(ctx)
+		e, err := l.b.Next(try, ticketKey(enc, "*"), from)
+		cancel()
+		switch {
+		case errors.Is(err, bucket.ErrNotFound):
+			return nil, nil
+		case err != nil:
+			return nil, err
+		}
+		from = e.Revision + 1
+		if e.Marker {
+			continue // of a ticket that was purged a moment ago
+		}
+		t, err := parseTicket(e)
+		if err != nil {
+			l.log.WarnContext(ctx, "ticket skipped", slog.Any("err", err))
+			continue
+		}
+		return &t, nil
+	}
+}
+
+// How a walk ends.
+type walked int
+
+const (
+	walkEnd     walked = iota // nobody is left in the line
+	walkTold                  // somebody knows, and takes it or has taken it
+	walkMine                  // the caller's ticket is the first
+	walkMissing               // the caller's ticket is gone
+	walkFailed                // the line could not be read
+)
+
+// A walk is one pass along a line by somebody who knows that the lock is free
+// (L6w): a releaser, a waiter, or one who gives up waiting.
+type walk struct {
+	l   *Locker
+	enc string
+	at  uint64  // where the lock is free: the revision of a marker, or 0
+	low uint64  // no ticket that counts stands below; raised by the walk
+	me  *ticket // of the waiter who walks, nil for others
+}
+
+// tell tells the first in line that the lock is free. first is the first ticket if
+// it has been read ahead, else nil. Who has no process any more, or does not wait,
+// loses its ticket; who is silent is passed over in this walk and keeps its place.
+func (w *walk) tell(ctx context.Context, first *ticket) walked {
+	from, passed := w.low, false
+	for {
+		t := first
+		first = nil
+		if t == nil {
+			var err error
+			if t, err = w.l.nextTicket(ctx, w.enc, from); err != nil {
+				return walkFailed
+			}
+		}
+		switch {
+		case t == nil && w.me != nil:
+			return walkMissing
+		case t == nil:
+			return walkEnd
+		}
+		if !passed {
+			w.low = t.revision
+		}
+		if w.me != nil && t.Nonce == w.me.Nonce {
+			return walkMine
+		}
+		if w.me != nil && t.revision > w.me.revision {
+			return walkMissing
+		}
+		switch w.l.ask(ctx, t.Process, request{Op: opFree, Lock: w.enc, Nonce: t.Nonce, At: w.at, Low: w.low}) {
+		case answerTaking, answerServed:
+			return walkTold
+		case answerDeclined, answerNobody:
+			_ = w.l.purgeTicket(ctx, w.enc, *t) // the next one who meets it tries again
+		default:
+			passed = true
+		}
+		from = t.revision + 1
+	}
+}
+
+// purgeTicket removes a ticket unless it is gone already.
+func (l *Locker) purgeTicket(ctx context.Context, enc string, t ticket) error {
+	ctx, cancel := l.attempt(ctx)
+	defer cancel()
+	if t.revision == 0 { // its writing is in doubt
+		e, err := l.b.Get(ctx, ticketKey(enc, t.Nonce))
+		if errors.Is(err, bucket.ErrNotFound) || err == nil && e.Marker {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		t.revision = e.Revision
+	}
+	_, err := l.b.Write(ctx, bucket.Write{Key: ticketKey(enc, t.Nonce), Last: t.revision, Purge: true, TTL: ticketMarkerTTL})
+	if errors.Is(err, bucket.ErrConflict) {
+		return nil // a ticket is written once: something else than it is there, or nothing
+	}
+	return err
+}
+
+// remember keeps the marker of an own release, and where the line begins.
+func (l *Locker) remember(enc string, marker uint64, until time.Time, low uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln := l.line(enc)
+	if marker > ln.mark {
+		ln.mark, ln.until = marker, until
+	}
+	ln.low = max(ln.low, low)
+}
+
+// recall returns the marker of the last own release, 0 if it has ended, and where
+// the line begins as far as known.
+func (l *Locker) recall(enc string) (marker, low uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln := l.lines[enc]
+	if ln == nil {
+		return 0, 0
+	}
+	if time.Now().Before(ln.until) {
+		marker = ln.mark
+	}
+	return marker, ln.low
+}
+
+// endGhost ends a record of this process that nobody here knows of: a write that
+// came late, or whose waiter had given up (L8, L9).
+func (l *Locker) endGhost(enc, nonce string) {
+	key := "lock." + enc
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), l.lease.TTL)
+	defer cancel()
+	for fails := 1; ctx.Err() == nil; fails++ {
+		try, done := l.attempt(ctx)
+		e, err := l.b.Get(try, key)
+		done()
+		if err == nil {
+			r, bad := parseRecord(e)
+			if e.Marker || bad != nil || r.Nonce != nonce || r.Process != l.id || l.knows(enc, nonce) {
+				return
+			}
+			try, done = l.attempt(ctx)
+			var m uint64
+			m, err = l.b.Write(try, bucket.Write{Key: key, Last: e.Revision, Purge: true, TTL: markerTTL})
+			done()
+			if err == nil {
+				l.log.DebugContext(ctx, "late write ended", slog.String("key", key), slog.Uint64("revision", e.Revision))
+				_, low := l.recall(enc)
+				w := walk{l: l, enc: enc, at: m, low: low}
+				w.tell(ctx, nil)
+				l.remember(enc, m, time.Now().Add(blindMarkerTTL), w.low)
+				return
+			}
+		}
+		if errors.Is(err, bucket.ErrNotFound) {
+			return
+		}
+		pauseFor(ctx, l.pause(fails))
+	}
+}
+
+// holding reports whether this process has a hold with the token.
+func (l *Locker) holding(enc string, token uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln := l.lines[enc]
+	if ln == nil {
+		return false
+	}
+	for k := range ln.holds {
+		if k.token == token {
+			return true
+		}
+	}
+	return false
+}
+
+// knows reports whether a hold or a waiter of this process has the nonce.
+func (l *Locker) knows(enc, nonce string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln := l.lines[enc]
+	if ln == nil {
+		return false
+	}
+	if ln.tries[nonce] != nil {
+		return true
+	}
+	for k := range ln.holds {
+		k.mu.Lock()
+		mine := k.owns(nonce)
+		k.mu.Unlock()
+		if mine {
+			return true
+		}
+	}
+	return false
+}

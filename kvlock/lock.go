@@ -1,0 +1,285 @@
+package kvlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"tenure/kvlock/bucket"
+)
+
+// A Lock is one hold of a lock, from [Locker.TryLock] or [Locker.Lock] to its
+// release or loss. A hold that has ended never comes back. Its methods may be
+// called concurrently.
+type Lock struct {
+	l     *Locker
+	name  string
+	enc   string
+	key   string
+	token uint64
+	since time.Time
+
+	ctx      *holdContext
+	end      context.CancelCauseFunc
+	released chan struct{} // closed by the first Release
+	once     sync.Once     // for it
+	look     chan struct{} // holds one: renew now, something happened
+	ahead    chan struct{} // holds one: read the line ahead, somebody stands in it
+	done     chan struct{} // closed when keep has ended: the key is free, or not ours
+	guarded  bool          // by Do, which releases it
+	waiter   *waiter       // whose ticket it was gained with, nil if none
+
+	// Of the keep goroutine alone.
+	first *ticket // read ahead; nil: not known
+	low   uint64  // no ticket stands below, by own reading; 0: not known
+	start uint64  // where to begin to read the line
+	fails int     // renewals that failed since the last that did not
+	left  bool    // the ticket that it was gained with is gone
+
+	mu       sync.Mutex
+	revision uint64 // the newest confirmed one
+	nonce    string // of the write that got it
+	trust    bucket.Trust
+	lapse    *time.Timer // fires when trust ends
+	doubts   []attempt   // renewals whose outcome is unknown, oldest first
+	lost     *LostError  // nil until it is lost
+	over     bool        // lost or released: not believed in any more
+	ticketed bool        // gained with a ticket: there may be others behind
+	noted    bool        // somebody stands in line
+	lowest   uint64      // smallest revision of a ticket that was told of, 0: none
+	removed  uint64      // the marker that an operator left
+	decided  bool        // its release has begun: too late to be noted
+	trouble  error       // why the last renewal failed, nil if it did not
+	outcome  error       // of the release; set before done is closed
+}
+
+// An attempt is one write of a record. It was sent no earlier than it says.
+type attempt struct {
+	nonce string
+	sent  time.Time
+}
+
+// Name returns the name of the lock.
+func (k *Lock) Name() string { return k.name }
+
+// Token returns the fencing token of the hold: the revision at which it was
+// gained. It never changes, also not after the hold has ended, and every later
+// hold of the same lock has a larger one. It is never 0.
+func (k *Lock) Token() uint64 { return k.token }
+
+// Revision returns the newest confirmed revision of the lock's key. It rises with
+// every renewal and is never below [Lock.Token]. It may be used as the token where
+// a resource shall also refuse this holder's own writes from before its last
+// renewal.
+func (k *Lock) Revision() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.revision
+}
+
+// Context returns a context that is done when the hold ends. Its cause is then
+// [ErrReleased] or a [*LostError]. Its Err method asks the clock, so that it is
+// right also before any timer has fired. It carries the values of the context that
+// the lock was taken with, but not its end: that governed the taking only.
+func (k *Lock) Context() context.Context { return k.ctx }
+
+// Err returns nil while the hold is believed in, and the cause of its end
+// afterwards: [ErrReleased] or a [*LostError]. It asks both clocks of the machine
+// and needs no network.
+func (k *Lock) Err() error {
+	k.check()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.err()
+}
+
+// err is Err without the check. k.mu is held.
+func (k *Lock) err() error {
+	switch {
+	case k.lost != nil:
+		return k.lost
+	case k.over:
+		return ErrReleased
+	default:
+		return nil
+	}
+}
+
+// Remaining returns for how long the hold is still believed in if no further
+// renewal is confirmed, 0 if it has ended.
+func (k *Lock) Remaining() time.Duration {
+	k.check()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.over {
+		return 0
+	}
+	return max(0, k.trust.Left())
+}
+
+// check ends the hold if trust in it is over. It is called by every method that
+// says whether the hold lasts, and by a timer.
+func (k *Lock) check() {
+	k.mu.Lock()
+	over := !k.over && k.trust.Over()
+	k.mu.Unlock()
+	if over {
+		k.lose(LostError{Reason: Expired})
+	}
+}
+
+// lose ends the hold. Only the first end counts.
+func (k *Lock) lose(e LostError) {
+	e.Name, e.Token = k.name, k.token
+	k.mu.Lock()
+	if k.over {
+		k.mu.Unlock()
+		return
+	}
+	if e.Err == nil && e.Reason == Expired {
+		e.Err = k.trouble
+	}
+	k.over, k.lost = true, &e
+	k.lapse.Stop()
+	k.mu.Unlock()
+	k.end(&e)
+	k.l.log.WarnContext(k.ctx, "lock lost", slog.String("lock", k.name), slog.Uint64("token", k.token), slog.Any("err", &e))
+}
+
+// confirm records that the write of a was stored at revision. It returns false if
+// the hold had ended by then: a hold never comes back (L1).
+func (k *Lock) confirm(revision uint64, a attempt) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.over || k.trust.Over() {
+		// It has to be ended on the server too (L8): keep it in mind.
+		k.doubts = append(k.doubts, a)
+		return false
+	}
+	k.revision, k.nonce, k.doubts, k.trouble = revision, a.nonce, nil, nil
+	k.trust = k.l.lease.Trust(a.sent)
+	k.lapse.Reset(max(0, k.trust.Left()))
+	return true
+}
+
+// doubt remembers a write whose outcome is unknown.
+func (k *Lock) doubt(a attempt) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.doubts = append(k.doubts, a)
+}
+
+// owns reports whether a write of this hold has the nonce. k.mu is held.
+func (k *Lock) owns(nonce string) bool {
+	return nonce == k.nonce || slices.ContainsFunc(k.doubts, func(a attempt) bool { return a.nonce == nonce })
+}
+
+// note is told that somebody stands in line for the hold that the request names.
+// It says whether that is this one, and whether the line will be looked at.
+func (k *Lock) note(r request) (mine, noted bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r.Token != k.token && !k.owns(r.Nonce) {
+		return false, false
+	}
+	// A hold that was revoked still has to be ended by its holder.
+	if k.decided || k.over && (k.lost == nil || k.lost.Reason != Revoked) {
+		return true, false
+	}
+	k.noted = true
+	if k.lowest == 0 || r.Low < k.lowest {
+		k.lowest = r.Low
+	}
+	k.nudge(k.ahead)
+	return true, true
+}
+
+// nudge wakes the keep goroutine, which coalesces.
+func (k *Lock) nudge(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Release gives the lock back and tells the first in line, if there is one.
+//
+// It waits for a renewal in flight, at most 1 s, and until the server has
+// confirmed. It does so also if ctx is done already: ctx only limits how long
+// Release waits beyond 1 s. If that is over, it returns ctx's cause, and the
+// release goes on in the background: call Release again to wait longer. In any
+// case the hold is over, and the lock is free after one TTL at the latest.
+//
+// Release is idempotent. It never touches a later hold of the same lock. If the
+// hold was lost before, it returns the [*LostError]: the work was not exclusive to
+// the end.
+func (k *Lock) Release(ctx context.Context) error {
+	k.once.Do(func() {
+		k.check()
+		k.mu.Lock()
+		if !k.over {
+			k.over = true
+			k.lapse.Stop()
+		}
+		k.mu.Unlock()
+		k.end(ErrReleased) // a loss came first if there was one
+		close(k.released)
+	})
+	k.mu.Lock()
+	lost := k.lost
+	k.mu.Unlock()
+	if lost != nil && lost.Reason != Revoked {
+		return lost
+	}
+	if !k.wait(ctx) {
+		return fmt.Errorf("kvlock: release %q: %w", k.name, context.Cause(ctx))
+	}
+	if lost != nil {
+		return lost
+	}
+	return k.outcome
+}
+
+// wait waits until keep has ended. It gives up when ctx is done, but not within
+// the first second, which is enough unless the server is away.
+func (k *Lock) wait(ctx context.Context) bool {
+	select {
+	case <-k.done:
+		return true
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(time.Second)
+	defer grace.Stop()
+	select {
+	case <-k.done:
+		return true
+	case <-grace.C:
+		return false
+	}
+}
+
+// A holdContext is the context of a hold, or of work under it. Its end does not
+// wait for a timer.
+type holdContext struct {
+	context.Context
+	lock *Lock
+	end  context.CancelCauseFunc
+}
+
+// Err ends the context first if the hold has ended.
+func (c *holdContext) Err() error {
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	if err := c.lock.Err(); err != nil {
+		c.end(err)
+	}
+	return c.Context.Err()
+}
+
+// isLost reports whether err says that a hold was lost.
+func isLost(err error) bool { return errors.Is(err, ErrLost) }

@@ -1,0 +1,256 @@
+package kvlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tenure/kvlock/bucket"
+)
+
+// A Locker takes locks. Make one per process with [New] and close it at the end.
+// Its methods may be called concurrently.
+type Locker struct {
+	b     *bucket.Bucket
+	nc    *nats.Conn
+	lease bucket.Lease
+	owner string
+	note  string
+	log   *slog.Logger
+
+	id     string // of this Locker: it is the process that records and tickets name
+	sub    *nats.Subscription
+	status chan nats.Status
+
+	ctx context.Context // ends when Close is called
+	end context.CancelCauseFunc
+
+	holds atomic.Int64 // how many there are
+
+	mu     sync.Mutex
+	closed bool
+	lines  map[string]*line // by the encoded name of the lock
+	sweep  int              // number of lines at which idle ones are dropped
+	back   chan struct{}    // closed at the next reconnect
+	work   sync.WaitGroup   // calls, holds and clean-up; Add only under mu while not closed, or while it is not zero
+}
+
+// A line is what this process knows of one lock. The Locker's mutex guards it.
+type line struct {
+	holds   map[*Lock]struct{} // until all of their clean-up is done
+	tickets map[string]*waiter // by the nonce of the ticket: waiting, or served until the hold is over
+	tries   map[string]*waiter // by the nonce of a gaining write that is under way or in doubt
+
+	mark  uint64    // marker that a release of ours left
+	until time.Time // its end
+	low   uint64    // no ticket stands below this revision
+	used  time.Time
+}
+
+// memory is how long an idle line is remembered at least, for low.
+const memory = time.Minute
+
+// New opens the bucket, or makes it if it is missing, and returns a Locker.
+//
+// js should be of a connection made with the options that [ConnOptions] returns.
+// New blocks until the server has answered or ctx is done. Bad options match
+// [ErrOption] or [ErrTTL], a bucket with wrong settings [ErrBucket], an old server
+// [ErrServer], and a denied subject [ErrPermission]; [bucket.Open] says more. A
+// bucket made anew is under quarantine: [Locker.TryLock] fails and [Locker.Lock]
+// waits until that is over.
+func New(ctx context.Context, js jetstream.JetStream, opts ...Option) (*Locker, error) {
+	l, err := newLocker(ctx, js, opts)
+	if err != nil {
+		return nil, fmt.Errorf("kvlock: %w", err)
+	}
+	return l, nil
+}
+
+func newLocker(ctx context.Context, js jetstream.JetStream, opts []Option) (*Locker, error) {
+	s := defaults()
+	for _, opt := range opts {
+		if err := opt(&s); err != nil {
+			return nil, err
+		}
+	}
+	lease, err := bucket.NewLease(s.ttl, s.margin, s.renewals)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case s.bucket != nil && s.bucketOpts != nil:
+		return nil, &OptionError{Option: "bucket", Have: "an open bucket and options to open one", Want: "one of them"}
+	case s.bucket == nil && js == nil:
+		return nil, &OptionError{Option: "JetStream", Have: "nil", Want: "JetStream or an open bucket"}
+	case s.bucket == nil:
+		if s.bucket, err = bucket.Open(ctx, js, append([]bucket.Option{bucket.Logger(s.log)}, s.bucketOpts...)...); err != nil {
+			return nil, err
+		}
+	}
+	if largest := s.bucket.MaxTTL(); lease.TTL > largest {
+		return nil, &bucket.TTLError{Setting: "TTL", Have: lease.TTL, Want: fmt.Sprintf("at most %v, the largest TTL of bucket %q", largest, s.bucket.Name())}
+	}
+	l := &Locker{
+		b:     s.bucket,
+		nc:    s.bucket.JetStream().Conn(),
+		lease: lease,
+		owner: s.owner,
+		note:  s.note,
+		log:   s.log,
+		id:    bucket.Nonce(),
+		lines: make(map[string]*line),
+		sweep: 64,
+		back:  make(chan struct{}),
+	}
+	// It outlives ctx, which governs New only.
+	l.ctx, l.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	if err := l.listen(ctx); err != nil {
+		return nil, err
+	}
+	l.status = l.nc.StatusChanged(nats.CONNECTED)
+	l.work.Go(l.followConnection)
+	return l, nil
+}
+
+// ConnOptions returns the options that the connection of a Locker wants; a
+// program's own come after them. See [bucket.ConnOptions].
+func ConnOptions() []nats.Option { return bucket.ConnOptions() }
+
+// Bucket returns the bucket that the locks live in.
+func (l *Locker) Bucket() *bucket.Bucket { return l.b }
+
+// TTL returns the TTL of the holds of this Locker.
+func (l *Locker) TTL() time.Duration { return l.lease.TTL }
+
+// followConnection tells waiters of every reconnect, until Close or the end of the
+// connection: meanwhile they may have been passed over.
+func (l *Locker) followConnection() {
+	for {
+		select {
+		case _, ok := <-l.status:
+			if !ok {
+				return
+			}
+			l.mu.Lock()
+			close(l.back)
+			l.back = make(chan struct{})
+			l.mu.Unlock()
+		case <-l.ctx.Done():
+			l.nc.RemoveStatusListener(l.status)
+			return
+		}
+	}
+}
+
+// reconnected returns a channel that is closed at the next reconnect.
+func (l *Locker) reconnected() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.back
+}
+
+// enter begins a call; leave with l.work.Done.
+func (l *Locker) enter() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	l.work.Add(1)
+	return nil
+}
+
+// spawn runs f in a goroutine that Close waits for. It is dropped after Close,
+// which then must not matter.
+func (l *Locker) spawn(f func()) {
+	if l.enter() != nil {
+		return
+	}
+	go func() {
+		defer l.work.Done()
+		f()
+	}()
+}
+
+// attempt returns a context for one read or write that nobody may interrupt.
+func (l *Locker) attempt(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), l.lease.Attempt)
+}
+
+// Close releases every lock that the Locker holds and waits until that is done.
+//
+// Calls of Lock that wait return [ErrClosed]. The functions given to [Locker.Do]
+// have their context cancelled with it, and their locks are released when they
+// have returned, not before; so Close must not be called by one of them. Other
+// locks are released at once. Close blocks until all is done and returns what went
+// wrong, or until ctx is done; then the rest goes on in the background, and ends
+// by itself at the latest when the leases do. It is idempotent.
+func (l *Locker) Close(ctx context.Context) error {
+	l.mu.Lock()
+	l.closed = true
+	var held []*Lock
+	for _, ln := range l.lines {
+		for k := range ln.holds {
+			if !k.guarded {
+				held = append(held, k)
+			}
+		}
+	}
+	l.mu.Unlock()
+	l.end(fmt.Errorf("kvlock: %w", ErrClosed))
+
+	errs := make([]error, len(held))
+	var all sync.WaitGroup
+	for i, k := range held {
+		all.Go(func() {
+			// A hold that was lost has been reported to its owner.
+			if err := k.Release(ctx); !errors.Is(err, ErrLost) {
+				errs[i] = err
+			}
+		})
+	}
+	all.Wait()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.work.Wait()
+		_ = l.sub.Unsubscribe() // fails only if the connection is closed
+	}()
+	select {
+	case <-done:
+		return errors.Join(errs...)
+	case <-ctx.Done():
+		return errors.Join(append(errs, fmt.Errorf("kvlock: close: %w", context.Cause(ctx)))...)
+	}
+}
+
+// line returns what is known of a lock, given its encoded name. l.mu is held.
+func (l *Locker) line(enc string) *line {
+	now := time.Now()
+	if len(l.lines) >= l.sweep {
+		for enc, ln := range l.lines {
+			if len(ln.holds)+len(ln.tickets)+len(ln.tries) == 0 && now.After(ln.until) && now.Sub(ln.used) > memory {
+				delete(l.lines, enc)
+			}
+		}
+		l.sweep = max(64, 2*len(l.lines))
+	}
+	ln := l.lines[enc]
+	if ln == nil {
+		ln = &line{
+			holds:   make(map[*Lock]struct{}),
+			tickets: make(map[string]*waiter),
+			tries:   make(map[string]*waiter),
+		}
+		l.lines[enc] = ln
+	}
+	ln.used = now
+	return ln
+}

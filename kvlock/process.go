@@ -1,0 +1,217 @@
+package kvlock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"tenure/kvlock/bucket"
+)
+
+// silence is how long a process may take to answer a request. It answers from
+// memory, at once.
+const silence = 250 * time.Millisecond
+
+// An op is what a request asks for. Requests are hints: nobody relies on one
+// having arrived, nor on its being true.
+type op string
+
+const (
+	opPing op = "ping" // are requests allowed and delivered?
+	opNote op = "note" // somebody stands in line for your hold
+	opFree op = "free" // the lock is free, and your ticket is the first
+	opLook op = "look" // something happened to your hold
+)
+
+// An answer is the whole answer to a request.
+type answer string
+
+const (
+	answerPong     answer = "pong"
+	answerNoted    answer = "noted"    // note: the line will be looked at
+	answerNotMine  answer = "not mine" // note: there is no such hold, or it is being released
+	answerTaking   answer = "taking"   // free: the waiter takes it now
+	answerServed   answer = "served"   // free: it has it, or is taking it
+	answerDeclined answer = "declined" // free: nobody waits with this ticket
+	answerOK       answer = "ok"       // look
+	answerUnknown  answer = "unknown"  // not a request
+
+	answerNobody answer = "no responders" // said by the server, not by a process
+	answerNone   answer = ""              // nothing was heard
+)
+
+// A request goes from one process to another.
+type request struct {
+	Op    op     `json:"op"`
+	Lock  string `json:"lock,omitempty"`  // its name, encoded
+	Nonce string `json:"nonce,omitempty"` // note: of the record; free: of the ticket
+	Token uint64 `json:"token,omitempty"` // note, look: of the hold
+	At    uint64 `json:"at,omitempty"`    // free: the revision of the marker, 0 for none
+	Low   uint64 `json:"low,omitempty"`   // note: revision of the ticket; free: no ticket that counts is below
+}
+
+// subject returns the subject that a process listens on.
+func (l *Locker) subject(process string) string {
+	return "_tenure." + l.b.Name() + "." + process
+}
+
+// listen subscribes to requests and makes sure that they come through: waiting
+// without them would work, slowly.
+func (l *Locker) listen(ctx context.Context) (err error) {
+	subject := l.subject(l.id)
+	if l.sub, err = l.nc.Subscribe(subject, l.serve); err != nil {
+		return fmt.Errorf("subscribe to %q: %w", subject, err)
+	}
+	for try := 0; ; try++ {
+		one, cancel := context.WithTimeout(ctx, max(silence, l.lease.Attempt))
+		got, err := l.request(one, l.id, request{Op: opPing})
+		cancel()
+		if got == answerPong {
+			return nil
+		}
+		if denied := l.denied(subject); denied != nil {
+			err = denied
+		} else if try < 2 && ctx.Err() == nil {
+			continue // the server may not know the subscription yet, or is being restarted
+		}
+		_ = l.sub.Unsubscribe() // fails only if the connection is closed
+		return fmt.Errorf("subject %q: %w", subject, errors.Join(err, context.Cause(ctx)))
+	}
+}
+
+// denied returns a permission error if the server's last complaint was about
+// subject, on either side, or about an inbox, where answers go.
+func (l *Locker) denied(subject string) error {
+	err := l.nc.LastError()
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return nil
+	}
+	_, said, _ := strings.Cut(err.Error(), `"`)
+	said, _, _ = strings.Cut(said, `"`)
+	if said == subject || strings.HasPrefix(said, l.nc.Opts.InboxPrefix+".") || strings.HasPrefix(said, nats.InboxPrefix) {
+		return &bucket.PermissionError{Subject: said, Err: err}
+	}
+	return nil
+}
+
+// request asks a process and waits for its answer until ctx is done. The error is
+// for people; the answer says what is known.
+func (l *Locker) request(ctx context.Context, process string, r request) (answer, error) {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return answerNone, err
+	}
+	m, err := l.nc.RequestWithContext(ctx, l.subject(process), data)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return answerNobody, err
+	case err != nil:
+		return answerNone, err
+	}
+	return answer(m.Data), nil
+}
+
+// ask asks a process, which may be this one.
+func (l *Locker) ask(ctx context.Context, process string, r request) answer {
+	if process == l.id {
+		return l.answer(r)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), silence)
+	defer cancel()
+	got, _ := l.request(ctx, process, r) // the answer says enough
+	return got
+}
+
+// serve answers a request from another process. It runs in the subscription's
+// goroutine and does no I/O but the answer.
+func (l *Locker) serve(m *nats.Msg) {
+	got := answerUnknown
+	var r request
+	if json.Unmarshal(m.Data, &r) == nil {
+		got = l.answer(r)
+	}
+	_ = m.Respond([]byte(got)) // fails if nobody asked or the connection is gone: a hint is lost
+}
+
+// answer answers at once, from memory.
+func (l *Locker) answer(r request) answer {
+	switch r.Op {
+	case opPing:
+		return answerPong
+	case opNote:
+		return l.answerNote(r)
+	case opFree:
+		return l.answerFree(r)
+	case opLook:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if ln := l.lines[r.Lock]; ln != nil {
+			for k := range ln.holds {
+				if k.token == r.Token {
+					k.nudge(k.look)
+				}
+			}
+		}
+		return answerOK
+	default:
+		return answerUnknown
+	}
+}
+
+// answerNote notes that somebody stands in line for a hold of this process. A
+// record of this process that is no hold of it any more, or never was, is a late
+// write: it is ended (L8, L9).
+func (l *Locker) answerNote(r request) answer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ln := l.lines[r.Lock]; ln != nil {
+		// It may know of its success later than the one who asks.
+		if w := ln.tries[r.Nonce]; w != nil {
+			w.noted = true
+			w.lowest(r.Low)
+			w.nudge()
+			return answerNoted
+		}
+		for k := range ln.holds {
+			if mine, noted := k.note(r); noted {
+				return answerNoted
+			} else if mine {
+				return answerNotMine
+			}
+		}
+	}
+	if !l.closed {
+		l.work.Add(1)
+		go func() {
+			defer l.work.Done()
+			l.endGhost(r.Lock, r.Nonce)
+		}()
+	}
+	return answerNotMine
+}
+
+// answerFree passes the news on to the waiter with the ticket.
+func (l *Locker) answerFree(r request) answer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln := l.lines[r.Lock]
+	if ln == nil {
+		return answerDeclined
+	}
+	w := ln.tickets[r.Nonce]
+	switch {
+	case w == nil:
+		return answerDeclined
+	case w.phase == phaseWaiting:
+		w.phase, w.offer = phaseOffered, r
+		w.nudge()
+		return answerTaking
+	default:
+		return answerServed
+	}
+}

@@ -1,0 +1,192 @@
+package kvlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"tenure/kvlock/bucket"
+)
+
+// finish ends what is left of the hold on the server, once it is not believed in
+// any more.
+func (k *Lock) finish() {
+	k.mu.Lock()
+	lost := k.lost
+	k.mu.Unlock()
+	switch {
+	case lost == nil:
+		k.outcome = k.free()
+	case lost.Reason == Revoked:
+		// It bars everybody until the work has ended (L10): the owner says so
+		// by Release, or it ends by itself.
+		timer := time.NewTimer(k.l.lease.TTL + time.Second)
+		defer timer.Stop()
+		select {
+		case <-k.released:
+		case <-timer.C:
+		}
+		_ = k.free() // the loss has been reported; what is left ends by itself
+	case lost.Reason == Expired || lost.Reason == Closed:
+		// A renewal may have been stored late, or still be on its way (L8).
+		_ = k.free() // as above
+	case lost.Reason == Removed:
+		k.decide()
+		k.handOn(k.removed)
+	}
+}
+
+// free ends the hold on the server and hands it on (L2). The error says that it
+// could not, for so long that the record has ended by itself.
+func (k *Lock) free() error {
+	blind := k.decide()
+	k.leaveLine()
+	ttl := blindMarkerTTL
+	if !blind {
+		ttl = markerTTL
+		k.readAhead()
+	}
+	asked := time.Now()
+	marker, err := k.purge(ttl)
+	if err != nil {
+		return fmt.Errorf("kvlock: release %q: left to end by itself: %w", k.name, err)
+	}
+	k.l.log.DebugContext(k.ctx, "lock released", slog.String("lock", k.name), slog.Uint64("token", k.token))
+	if marker == 0 {
+		return nil
+	}
+	k.l.remember(k.enc, marker, asked.Add(ttl), k.low)
+	if !blind {
+		k.handOn(marker)
+	}
+	return nil
+}
+
+// decide closes the hold for notes and reports whether nobody is known to wait:
+// who asks from now on is told "not mine", reads the lock again, and so meets the
+// marker.
+func (k *Lock) decide() (blind bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.decided = true
+	return !k.noted && !k.ticketed
+}
+
+// handOn tells the first in line that the lock is free at marker.
+func (k *Lock) handOn(marker uint64) {
+	w := walk{l: k.l, enc: k.enc, at: marker, low: k.start}
+	w.tell(k.ctx, k.first)
+}
+
+// readAhead reads the first ticket of the line, so that a release need not. It is
+// the first also later, or gone: newer ones stand behind it.
+func (k *Lock) readAhead() {
+	k.mu.Lock()
+	lowest := k.lowest
+	k.mu.Unlock()
+	if k.first != nil && (lowest == 0 || lowest >= k.first.revision) {
+		return
+	}
+	if lowest != 0 && (k.start == 0 || lowest < k.start) {
+		k.start = lowest
+	}
+	first, err := k.l.nextTicket(k.ctx, k.enc, k.start)
+	if err != nil {
+		return // it is read after the release then
+	}
+	k.first = first
+}
+
+// leaveLine removes the ticket that the lock was gained with, unless it is done.
+func (k *Lock) leaveLine() {
+	if k.waiter == nil || k.left {
+		return
+	}
+	for fails := 1; fails <= 3; fails++ {
+		if err := k.l.purgeTicket(k.ctx, k.enc, k.waiter.ticket); err == nil {
+			k.left = true
+			return
+		}
+		pauseFor(context.WithoutCancel(k.ctx), k.l.pause(fails))
+	}
+	// Whoever meets it is told that it is not waited with, and removes it.
+}
+
+// purge ends the record, whichever write of the hold is the newest, and returns the
+// revision of the marker in its place; 0 means that the lock has passed to somebody
+// else or has ended by itself. It tries for as long as a record can live.
+func (k *Lock) purge(ttl time.Duration) (marker uint64, err error) {
+	k.mu.Lock()
+	last := k.revision
+	k.mu.Unlock()
+	until := time.Now().Add(k.l.lease.TTL + time.Second)
+	for fails := 1; ; fails++ {
+		ctx, cancel := k.l.attempt(k.ctx)
+		marker, err = k.l.b.Write(ctx, bucket.Write{Key: k.key, Last: last, Purge: true, TTL: ttl})
+		cancel()
+		if err == nil {
+			return marker, nil
+		}
+		if !errors.Is(err, bucket.ErrBusy) {
+			var done bool
+			if marker, done = k.standing(&last); done {
+				return marker, nil
+			}
+		}
+		if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, bucket.ErrGone) || time.Now().After(until) {
+			return 0, err
+		}
+		pauseFor(context.WithoutCancel(k.ctx), k.l.pause(fails))
+	}
+}
+
+// standing reads the key after a purge was refused or is in doubt. It is done if
+// nothing of the hold stands there any more; else last is what to purge.
+func (k *Lock) standing(last *uint64) (marker uint64, done bool) {
+	ctx, cancel := k.l.attempt(k.ctx)
+	defer cancel()
+	e, err := k.l.b.Get(ctx, k.key)
+	switch {
+	case errors.Is(err, bucket.ErrNotFound):
+		return 0, true
+	case err != nil || e.Revision < *last:
+		return 0, false // not known, or an old leader's view
+	case e.Marker:
+		return e.Revision, true
+	}
+	r, err := parseRecord(e)
+	if err != nil {
+		return 0, true
+	}
+	k.mu.Lock()
+	mine := k.owns(r.Nonce) || r.State == stateRevoked && r.token(e.Revision) == k.token
+	k.mu.Unlock()
+	*last = e.Revision
+	return 0, !mine
+}
+
+// forget drops the hold from what the Locker knows.
+func (k *Lock) forget() {
+	k.l.holds.Add(-1)
+	k.l.mu.Lock()
+	defer k.l.mu.Unlock()
+	ln := k.l.line(k.enc)
+	delete(ln.holds, k)
+	if k.waiter != nil {
+		delete(ln.tickets, k.waiter.ticket.Nonce)
+	}
+}
+
+// pauseFor waits, unless ctx ends first.
+func pauseFor(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
