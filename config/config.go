@@ -69,9 +69,8 @@ type Pool struct {
 	Store        string        `name:"store" environ:"TENURE_STORE" group:"Pool:" placeholder:"DIR" help:"Store of the embedded server that runs if no server is named."`
 }
 
-// maxPartitions bounds a number of partitions; beyond it the plan of a group is
-// larger than a message.
-const maxPartitions = 100_000
+// maxPartitions bounds what is expanded here; it is also what a group can have.
+const maxPartitions = 1_000_000
 
 // Names returns the names of the partitions: 0 to n-1 for a number n, else those
 // of the list.
@@ -87,7 +86,7 @@ func (p *Pool) names() ([]string, *SettingError) {
 	invalid := func(have, want string) ([]string, *SettingError) {
 		return nil, &SettingError{Setting: "partitions", Have: have, Want: want}
 	}
-	const number = "a number from 1 to 100000, or names separated by commas"
+	const number = "a number from 1 to 1000000, or names separated by commas"
 	if n, err := strconv.Atoi(p.Partitions); err == nil {
 		if n < 1 || n > maxPartitions {
 			return invalid(p.Partitions, number)

@@ -30,12 +30,17 @@ type grammar struct {
 	Config string `name:"config" environ:"TENURE_CONFIG" placeholder:"FILE" help:"YAML file with settings, named as the flags are."`
 
 	Init    initCommand    `cmd:"" help:"Make the bucket, or verify it."`
+	Lock    lockCommand    `cmd:"" help:"Run a command under a lock."`
 	Server  serverCommand  `cmd:"" help:"Run a NATS server, for one machine and for trying things."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }
 
 func newGrammar(cfg *config.Config) *grammar {
-	return &grammar{Connection: &cfg.Connection, Log: &cfg.Log}
+	return &grammar{
+		Connection: &cfg.Connection,
+		Log:        &cfg.Log,
+		Lock:       lockCommand{Lease: &cfg.Lease},
+	}
 }
 
 // A run is what a command works with.
@@ -72,6 +77,7 @@ func parse(cfg *config.Config, args, environ []string, out io.Writer) (*kong.Con
 		kong.Exit(func(int) { helped = true }), // kong calls it after help only
 		kong.Help(printHelp),
 		kong.ValueFormatter(describe),
+		kong.KindMapper(reflect.String, kong.MapperFunc(text)),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(duration)),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 	)
@@ -116,16 +122,38 @@ func lookup(environ []string, name string) (value string) {
 	return value
 }
 
+// text reads an argument or flag as it is. kong's own way turns bytes that are no
+// UTF-8 into U+FFFD, and so different names into one.
+func text(ctx *kong.DecodeContext, target reflect.Value) error {
+	value, err := popText(ctx, "text")
+	if err == nil {
+		target.SetString(value)
+	}
+	return err
+}
+
 // duration reads a flag that is a duration.
 func duration(ctx *kong.DecodeContext, target reflect.Value) error {
-	var text string
-	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
+	value, err := popText(ctx, "duration")
+	if err != nil {
 		return err
 	}
-	d, err := time.ParseDuration(text)
+	d, err := time.ParseDuration(value)
 	if err != nil {
-		return fmt.Errorf("have %q, want a duration such as 15s", text)
+		return fmt.Errorf("have %q, want a duration such as 15s", value)
 	}
 	target.SetInt(int64(d))
 	return nil
+}
+
+func popText(ctx *kong.DecodeContext, what string) (string, error) {
+	token, err := ctx.Scan.PopValue(what)
+	if err != nil {
+		return "", err
+	}
+	value, ok := token.Value.(string)
+	if !ok {
+		return "", fmt.Errorf("expected %s", what)
+	}
+	return value, nil
 }

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -135,4 +136,19 @@ func startServer(t *testing.T, args ...string) (*process, string) {
 		t.Fatalf("first line = %q, %v, want the address; stderr %s", line, err, p.err.String())
 	}
 	return p, url
+}
+// eventually waits until the condition holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for !holds() {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
 }

@@ -18,7 +18,7 @@ func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
 		return err
 	}
-	text := strings.ReplaceAll(page.String(), " <command> ... [flags]", " [flags] -- <command> ...")
+	text := strings.ReplaceAll(page.String(), " [<command> ...] [flags]", " [flags] -- <command> ...")
 	_, err := io.WriteString(out, text)
 	return err
 }

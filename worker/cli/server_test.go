@@ -13,7 +13,7 @@ import (
 )
 
 // commands are the commands there are.
-var commands = []string{"init", "server", "version"}
+var commands = []string{"init", "lock", "server", "version"}
 
 func TestServerMakesTheBucketFreshOnAnEmptyStoreOnly(t *testing.T) {
 	t.Parallel()
