@@ -116,8 +116,10 @@ func (s *Stream) Run(ctx context.Context, p Partition) error {
 		return err
 	}
 	if !isToken(p.Name()) {
-		return &SettingError{Of: "stream " + strconv.Quote(s.Stream), Setting: "partition",
-			Have: strconv.Quote(p.Name()), Want: "a name without dots, wildcards and spaces, since it is part of the filter"}
+		return &SettingError{
+			Of: "stream " + strconv.Quote(s.Stream), Setting: "partition",
+			Have: strconv.Quote(p.Name()), Want: "a name without dots, wildcards and spaces, since it is part of the filter",
+		}
 	}
 	h := newHold(s, p)
 	defer h.close()
@@ -165,8 +167,10 @@ func (s *Stream) fits(info *jetstream.StreamInfo, filter string, relate func(sub
 	cfg := &info.Config
 	of := "stream " + strconv.Quote(s.Stream)
 	if s.mode() == Offset && cfg.Retention != jetstream.LimitsPolicy {
-		return &SettingError{Of: of, Setting: "retention", Have: strings.ToLower(cfg.Retention.String()),
-			Want: "limits for mode offset, since nothing is acknowledged"}
+		return &SettingError{
+			Of: of, Setting: "retention", Have: strings.ToLower(cfg.Retention.String()),
+			Want: "limits for mode offset, since nothing is acknowledged",
+		}
 	}
 	if cfg.Mirror != nil || len(cfg.Sources) > 0 {
 		return nil // it has subjects that its configuration does not name
@@ -176,8 +180,10 @@ func (s *Stream) fits(info *jetstream.StreamInfo, filter string, relate func(sub
 			return nil
 		}
 	}
-	return &SettingError{Of: of, Setting: "filter", Have: strconv.Quote(filter),
-		Want: fmt.Sprintf("a part of the stream's subjects %q", cfg.Subjects)}
+	return &SettingError{
+		Of: of, Setting: "filter", Have: strconv.Quote(filter),
+		Want: fmt.Sprintf("a part of the stream's subjects %q", cfg.Subjects),
+	}
 }
 
 func (s *Stream) mode() Mode {

@@ -49,11 +49,13 @@ func TestNextHoldReadsOnWhereADrainStopped(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
 				e := newEnv(t)
 				var got seen
-				task := &worker.Stream{JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>", Mode: mode,
+				task := &worker.Stream{
+					JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>", Mode: mode,
 					Handle: func(ctx context.Context, p worker.Partition, m *worker.Message) error {
 						time.Sleep(10 * time.Millisecond)
 						return got.handle(ctx, p, m)
-					}}
+					},
+				}
 				e.publish(t, "7", 0, 200)
 				place := newPlace("7")
 				for range 20 {
@@ -73,7 +75,8 @@ func TestNextHoldReadsOnAtTheAcknowledgedAfterACrash(t *testing.T) {
 		e := newEnv(t)
 		var got seen
 		block := make(chan struct{})
-		task := &worker.Stream{JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
+		task := &worker.Stream{
+			JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
 			Handle: func(ctx context.Context, p worker.Partition, m *worker.Message) error {
 				if number(m) == 50 {
 					select {
@@ -83,7 +86,8 @@ func TestNextHoldReadsOnAtTheAcknowledgedAfterACrash(t *testing.T) {
 					}
 				}
 				return got.handle(ctx, p, m)
-			}}
+			},
+		}
 		e.publish(t, "7", 0, 100)
 		place := newPlace("7")
 		first := launch(t, task, place.gain())
@@ -110,13 +114,15 @@ func TestZombieAcknowledgesNothing(t *testing.T) {
 				e := newEnv(t, func(cfg *jetstream.StreamConfig) { cfg.Retention = retention })
 				var got seen
 				pause := make(chan struct{})
-				task := &worker.Stream{JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
+				task := &worker.Stream{
+					JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
 					Handle: func(ctx context.Context, p worker.Partition, m *worker.Message) error {
 						if number(m) == 5 && p.Token() == 1007 {
 							<-pause
 						}
 						return got.handle(ctx, p, m)
-					}}
+					},
+				}
 				place := newPlace("7")
 				old := launch(t, task, place.gain())
 				synctest.Wait()
@@ -126,7 +132,8 @@ func TestZombieAcknowledgesNothing(t *testing.T) {
 
 				second := place.gain() // the zombie's trust is not over by its own clock
 				held := make(chan struct{})
-				blocked := &worker.Stream{JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
+				blocked := &worker.Stream{
+					JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
 					Handle: func(ctx context.Context, p worker.Partition, m *worker.Message) error {
 						select {
 						case <-held:
@@ -134,7 +141,8 @@ func TestZombieAcknowledgesNothing(t *testing.T) {
 							return context.Cause(ctx)
 						}
 						return got.handle(ctx, p, m)
-					}}
+					},
+				}
 				r := launch(t, blocked, second)
 				synctest.Wait()
 				close(pause)
@@ -181,7 +189,8 @@ func TestFailedMessageHoldsUpThoseBehindIt(t *testing.T) {
 		e := newEnv(t)
 		var got seen
 		var delivered []int
-		task := &worker.Stream{JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
+		task := &worker.Stream{
+			JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
 			Handle: func(ctx context.Context, p worker.Partition, m *worker.Message) error {
 				if number(m) == 3 {
 					delivered = append(delivered, m.Delivered)
@@ -190,7 +199,8 @@ func TestFailedMessageHoldsUpThoseBehindIt(t *testing.T) {
 					}
 				}
 				return got.handle(ctx, p, m)
-			}}
+			},
+		}
 		e.publish(t, "7", 0, 10)
 		launch(t, task, newPlace("7").gain())
 		time.Sleep(5 * time.Minute) // far longer than the server waits for an acknowledgement
@@ -205,11 +215,13 @@ func TestSlowHandlerIsGivenNothingTwice(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		e := newEnv(t)
 		var got seen
-		task := &worker.Stream{JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
+		task := &worker.Stream{
+			JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
 			Handle: func(ctx context.Context, p worker.Partition, m *worker.Message) error {
 				time.Sleep(7 * time.Minute)
 				return got.handle(ctx, p, m)
-			}}
+			},
+		}
 		e.publish(t, "7", 0, 100)
 		launch(t, task, newPlace("7").gain())
 		time.Sleep(12 * time.Hour)
@@ -221,11 +233,13 @@ func TestDrainFinishesTheMessageInHand(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		e := newEnv(t)
 		var got seen
-		task := &worker.Stream{JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
+		task := &worker.Stream{
+			JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
 			Handle: func(ctx context.Context, p worker.Partition, m *worker.Message) error {
 				time.Sleep(time.Second)
 				return got.handle(ctx, p, m)
-			}}
+			},
+		}
 		e.publish(t, "7", 0, 10)
 		place := newPlace("7")
 		r := launch(t, task, place.gain())
@@ -242,8 +256,10 @@ func TestDrainFinishesTheMessageInHand(t *testing.T) {
 func TestDrainGivesUpWaitingForARetry(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		e := newEnv(t)
-		task := &worker.Stream{JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
-			Handle: func(context.Context, worker.Partition, *worker.Message) error { return errors.New("never") }}
+		task := &worker.Stream{
+			JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
+			Handle: func(context.Context, worker.Partition, *worker.Message) error { return errors.New("never") },
+		}
 		e.publish(t, "7", 0, 1)
 		place := newPlace("7")
 		r := launch(t, task, place.gain())
@@ -268,13 +284,15 @@ func TestNoMessageStartsWithoutTrust(t *testing.T) {
 		var got seen
 		place := newPlace("7")
 		h := place.gain()
-		task := &worker.Stream{JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
+		task := &worker.Stream{
+			JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>",
 			Handle: func(ctx context.Context, p worker.Partition, m *worker.Message) error {
 				if number(m) == 2 && p.Remaining() > 0 {
 					h.trusted(0)
 				}
 				return got.handle(ctx, p, m)
-			}}
+			},
+		}
 		e.publish(t, "7", 0, 10)
 		r := launch(t, task, h)
 		time.Sleep(time.Second)
@@ -293,11 +311,13 @@ func TestReadsOnAfterAServerRestart(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
 				e := newEnv(t, inFile, embedded.Store(t.TempDir()))
 				var got seen
-				task := &worker.Stream{JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>", Mode: mode,
+				task := &worker.Stream{
+					JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>", Mode: mode,
 					Handle: func(ctx context.Context, p worker.Partition, m *worker.Message) error {
 						time.Sleep(10 * time.Millisecond)
 						return got.handle(ctx, p, m)
-					}}
+					},
+				}
 				e.publish(t, "7", 0, 200)
 				r := launch(t, task, newPlace("7").gain())
 				for range 5 {
@@ -516,8 +536,10 @@ func TestOffsetModeRepeatsOnlyWhatWasNotSaved(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		e := newEnv(t)
 		var got seen
-		task := &worker.Stream{JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>", Mode: worker.Offset,
-			SaveAfter: 10, SaveEvery: time.Hour, Handle: got.handle}
+		task := &worker.Stream{
+			JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>", Mode: worker.Offset,
+			SaveAfter: 10, SaveEvery: time.Hour, Handle: got.handle,
+		}
 		e.publish(t, "7", 0, 25)
 		place := newPlace("7")
 		r := launch(t, task, place.gain())
@@ -580,8 +602,10 @@ func TestIdleStreamMakesNoTraffic(t *testing.T) {
 func TestValidateSaysWhatDoesNotFit(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		e := newEnv(t)
-		_, err := e.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "JOBS", Subjects: []string{"jobs.>"},
-			Retention: jetstream.WorkQueuePolicy, Storage: jetstream.MemoryStorage})
+		_, err := e.js.CreateStream(t.Context(), jetstream.StreamConfig{
+			Name: "JOBS", Subjects: []string{"jobs.>"},
+			Retention: jetstream.WorkQueuePolicy, Storage: jetstream.MemoryStorage,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -655,10 +679,12 @@ func TestEveryMessageIsHandledOnceWhenNobodyCrashes(t *testing.T) {
 	}
 	var got [partitions]seen
 	index := func(p worker.Partition) int { return int(p.Name()[0] - 'a') }
-	task := &worker.Stream{JS: js, Stream: "ORDERS", Filter: "orders.{partition}.>",
+	task := &worker.Stream{
+		JS: js, Stream: "ORDERS", Filter: "orders.{partition}.>",
 		Handle: func(ctx context.Context, p worker.Partition, m *worker.Message) error {
 			return got[index(p)].handle(ctx, p, m)
-		}}
+		},
+	}
 	places := make([]*place, partitions)
 	runs := make([]*run, partitions)
 	for i := range places {
@@ -669,7 +695,7 @@ func TestEveryMessageIsHandledOnceWhenNobodyCrashes(t *testing.T) {
 	publishers.Go(func() {
 		for n := range messages {
 			for i := range partitions {
-				if _, err := js.PublishAsync(fmt.Sprintf("orders.%c.x", 'a'+i), []byte(fmt.Sprint(n))); err != nil {
+				if _, err := js.PublishAsync(fmt.Sprintf("orders.%c.x", 'a'+i), fmt.Append(nil, n)); err != nil {
 					t.Error(err)
 				}
 			}

@@ -75,4 +75,3 @@ func partitionLog(log *slog.Logger, p Partition) *slog.Logger {
 	return log.With(slog.String("group", p.Group()), slog.String("partition", p.Name()),
 		slog.String("worker", p.Worker()), slog.Uint64("token", p.Token()))
 }
-
