@@ -66,7 +66,7 @@ func (k *Lock) guard(ctx context.Context, f func(context.Context, *Lock) error) 
 	work, cancel := context.WithCancelCause(ctx)
 	defer cancel(ErrReleased)
 	defer context.AfterFunc(k.ctx.Context, func() { cancel(context.Cause(k.ctx)) })()
-	defer context.AfterFunc(k.l.ctx, func() { cancel(context.Cause(k.l.ctx)) })()
+	defer context.AfterFunc(k.l.ctx, func() { cancel(fmt.Errorf("kvlock: %w", ErrClosed)) })()
 	defer func() { // also after a panic or runtime.Goexit
 		released := k.Release(context.WithoutCancel(ctx))
 		switch {
@@ -95,7 +95,12 @@ func (l *Locker) take(ctx context.Context, w *waiter) (*Lock, error) {
 		if !w.patient {
 			return nil, wrap(&QuarantineError{Bucket: l.b.Name(), Left: left})
 		}
-		if err := l.b.AwaitQuarantine(ctx); err != nil {
+		open, cancel := context.WithCancelCause(ctx)
+		stop := context.AfterFunc(l.ctx, func() { cancel(ErrClosed) })
+		err := l.b.AwaitQuarantine(open)
+		stop()
+		cancel(nil)
+		if err != nil {
 			return nil, wrap(err)
 		}
 	}
@@ -144,6 +149,7 @@ type waiter struct {
 	trouble error         // the last failure of a read or write since one succeeded
 	looks   int           // since the last sleep
 	fails   int
+	back    <-chan struct{} // closed at the first reconnect since the last look
 
 	wake chan struct{} // holds one: offered, or a note for a write in doubt
 
@@ -232,6 +238,7 @@ func (w *waiter) look(ctx context.Context) (step, error) {
 			return w.look, nil
 		}
 	}
+	w.back = w.l.reconnected()
 	try, cancel := w.l.attempt(ctx)
 	e, err := w.l.b.Get(try, w.key)
 	cancel()
@@ -257,7 +264,13 @@ func (w *waiter) look(ctx context.Context) (step, error) {
 		return nil, err
 	}
 	if a, ok := w.doubted(r.Nonce); ok {
+		if err := w.l.b.Same(ctx, e.Revision); err != nil {
+			return w.failed(ctx, err)
+		}
 		return w.begun(w.hold(ctx, a, e.Revision), a) // L9
+	}
+	if e.TTL == 0 { // written by somebody else
+		w.left = time.Duration(r.TTL) * time.Second
 	}
 	token := r.token(e.Revision)
 	w.holder, w.held = r, &HeldError{Name: w.name, Owner: r.Owner, Token: token, Since: r.Since, Note: r.Note}
@@ -275,7 +288,7 @@ func (w *waiter) look(ctx context.Context) (step, error) {
 // line.
 func (w *waiter) line(ctx context.Context) (step, error) {
 	if w.ticket.Nonce == "" {
-		first, err := w.l.nextTicket(ctx, w.enc, w.low)
+		first, err := w.l.nextTicket(ctx, w.enc, w.low, "")
 		if err != nil {
 			return w.failed(ctx, err)
 		}
@@ -340,14 +353,13 @@ func (w *waiter) stand(ctx context.Context) (step, error) {
 // sleep waits to be told, until what was last seen must have ended (L7).
 func (w *waiter) sleep(ctx context.Context) (step, error) {
 	w.looks = 0
-	again := w.l.reconnected()
 	timer := time.NewTimer(w.left + 300*time.Millisecond + rand.N(100*time.Millisecond))
 	defer timer.Stop()
 	select {
 	case <-w.wake:
 		return w.look, nil
 	case <-timer.C:
-	case <-again:
+	case <-w.back:
 	case <-ctx.Done():
 		return w.look, nil // run sees it first
 	case <-w.l.ctx.Done():

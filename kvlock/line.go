@@ -24,8 +24,8 @@ const ticketTTLMax = time.Hour
 func ticketKey(enc, nonce string) string { return "wait." + enc + "." + nonce }
 
 // nextTicket returns the first ticket of the line that stands at or after revision
-// from, nil if there is none.
-func (l *Locker) nextTicket(ctx context.Context, enc string, from uint64) (*ticket, error) {
+// from, nil if there is none. It passes over the ticket with the nonce own.
+func (l *Locker) nextTicket(ctx context.Context, enc string, from uint64, own string) (*ticket, error) {
 	for {
 		try, cancel := l.attempt(ctx)
 		e, err := l.b.Next(try, ticketKey(enc, "*"), from)
@@ -43,6 +43,9 @@ func (l *Locker) nextTicket(ctx context.Context, enc string, from uint64) (*tick
 		t, err := parseTicket(e)
 		if err != nil {
 			l.log.WarnContext(ctx, "ticket skipped", slog.Any("err", err))
+			continue
+		}
+		if t.Nonce == own {
 			continue
 		}
 		return &t, nil
@@ -68,19 +71,21 @@ type walk struct {
 	at  uint64  // where the lock is free: the revision of a marker, or 0
 	low uint64  // no ticket that counts stands below; raised by the walk
 	me  *ticket // of the waiter who walks, nil for others
+	own string  // nonce of the ticket that a releaser gained the lock with
 }
 
 // tell tells the first in line that the lock is free. first is the first ticket if
 // it has been read ahead, else nil. Who has no process any more, or does not wait,
 // loses its ticket; who is silent is passed over in this walk and keeps its place.
 func (w *walk) tell(ctx context.Context, first *ticket) walked {
-	from, passed := w.low, false
+	from := w.low
+	var silent map[string]bool // processes; no need to wait for one twice
 	for {
 		t := first
 		first = nil
 		if t == nil {
 			var err error
-			if t, err = w.l.nextTicket(ctx, w.enc, from); err != nil {
+			if t, err = w.l.nextTicket(ctx, w.enc, from, w.own); err != nil {
 				return walkFailed
 			}
 		}
@@ -90,7 +95,7 @@ func (w *walk) tell(ctx context.Context, first *ticket) walked {
 		case t == nil:
 			return walkEnd
 		}
-		if !passed {
+		if silent == nil {
 			w.low = t.revision
 		}
 		if w.me != nil && t.Nonce == w.me.Nonce {
@@ -99,15 +104,21 @@ func (w *walk) tell(ctx context.Context, first *ticket) walked {
 		if w.me != nil && t.revision > w.me.revision {
 			return walkMissing
 		}
+		from = t.revision + 1
+		if silent[t.Process] {
+			continue
+		}
 		switch w.l.ask(ctx, t.Process, request{Op: opFree, Lock: w.enc, Nonce: t.Nonce, At: w.at, Low: w.low}) {
 		case answerTaking, answerServed:
 			return walkTold
 		case answerDeclined, answerNobody:
 			_ = w.l.purgeTicket(ctx, w.enc, *t) // the next one who meets it tries again
 		default:
-			passed = true
+			if silent == nil {
+				silent = make(map[string]bool)
+			}
+			silent[t.Process] = true
 		}
-		from = t.revision + 1
 	}
 }
 

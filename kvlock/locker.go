@@ -204,7 +204,7 @@ func (l *Locker) Close(ctx context.Context) error {
 		}
 	}
 	l.mu.Unlock()
-	l.end(fmt.Errorf("kvlock: %w", ErrClosed))
+	l.end(ErrClosed)
 
 	errs := make([]error, len(held))
 	var all sync.WaitGroup

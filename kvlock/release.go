@@ -78,7 +78,7 @@ func (k *Lock) decide() (blind bool) {
 
 // handOn tells the first in line that the lock is free at marker.
 func (k *Lock) handOn(marker uint64) {
-	w := walk{l: k.l, enc: k.enc, at: marker, low: k.start}
+	w := walk{l: k.l, enc: k.enc, at: marker, low: k.start, own: k.own()}
 	w.tell(k.ctx, k.first)
 }
 
@@ -94,11 +94,19 @@ func (k *Lock) readAhead() {
 	if lowest != 0 && (k.start == 0 || lowest < k.start) {
 		k.start = lowest
 	}
-	first, err := k.l.nextTicket(k.ctx, k.enc, k.start)
+	first, err := k.l.nextTicket(k.ctx, k.enc, k.start, k.own())
 	if err != nil {
 		return // it is read after the release then
 	}
 	k.first = first
+}
+
+// own returns the nonce of the ticket that the lock was gained with.
+func (k *Lock) own() string {
+	if k.waiter == nil {
+		return ""
+	}
+	return k.waiter.ticket.Nonce
 }
 
 // leaveLine removes the ticket that the lock was gained with, unless it is done.

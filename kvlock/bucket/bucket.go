@@ -141,6 +141,7 @@ type Bucket struct {
 
 	high  atomic.Uint64 // the highest revision acknowledged to this process
 	clock atomic.Pointer[reading]
+	gone  atomic.Bool // known not to be the one that was opened any more
 }
 
 // A reading is the server's clock as it was when it was heard of.
@@ -222,26 +223,31 @@ func (b *Bucket) attach(ctx context.Context, s settings) error {
 // but no limit markers, with a first sequence, or with reads from the leader.
 func (b *Bucket) create(ctx context.Context, s settings) error {
 	subject := b.api + "STREAM.CREATE." + b.streamName()
-	var stream jetstream.Stream
-	cfg := wanted(s, time.Now())
-	err := b.retry(ctx, subject, func(ctx context.Context) (err error) {
-		stream, err = b.js.CreateStream(ctx, cfg)
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			return nil // another process was faster, or an earlier try of ours was
+	for now, corrected := time.Now(), false; ; corrected = true {
+		var stream jetstream.Stream
+		cfg := wanted(s, now)
+		err := b.retry(ctx, subject, func(ctx context.Context) (err error) {
+			stream, err = b.js.CreateStream(ctx, cfg)
+			if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+				return nil // another process was faster, or an earlier try of ours was
+			}
+			return err
+		})
+		if err != nil || stream == nil {
+			return err
 		}
-		return err
-	})
-	if err != nil || stream == nil {
-		return err
+		info := stream.CachedInfo()
+		wrong := verifyFirstSeq(info, s.name)
+		if wrong == nil {
+			return nil
+		}
+		// This machine's clock is behind the server's. Nobody has used the bucket,
+		// since it does not pass anybody's verification.
+		if err := b.js.DeleteStream(ctx, b.streamName()); err != nil || corrected {
+			return fmt.Errorf("the clock of this machine is behind the server's: %w", errors.Join(wrong, err))
+		}
+		now = info.Created.Add(time.Second)
 	}
-	// Nobody has used a bucket whose first sequence is wrong, since it does not
-	// pass anybody's verification.
-	info := stream.CachedInfo()
-	if err := verifyFirstSeq(info, s.name); err != nil {
-		_ = b.js.DeleteStream(ctx, b.streamName()) // else the error repeats and names the cure
-		return fmt.Errorf("the clock of this machine is behind the server's: %w", err)
-	}
-	return nil
 }
 
 // retry calls the JetStream API until it answers: a server that has just started

@@ -83,24 +83,40 @@ type State struct {
 func (b *Bucket) State(ctx context.Context, filter string) (State, error) {
 	info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(b.prefix+filter))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		b.gone.Store(true)
 		return State{}, fmt.Errorf("bucket %q: %w", b.name, ErrGone)
 	}
 	if err != nil {
 		return State{}, b.classify(b.api+"STREAM.INFO."+b.streamName(), filter, 0, err)
 	}
-	b.clock.Store(&reading{info.TimeStamp, time.Now()})
 	if !info.Created.Equal(b.created) {
+		b.gone.Store(true)
 		return State{}, fmt.Errorf("bucket %q: %w: created %v, was %v", b.name, ErrGone, info.Created, b.created)
 	}
 	// With one replica there is no other server that could be behind.
 	if high := b.high.Load(); b.single && info.State.LastSeq < high {
 		return State{}, fmt.Errorf("bucket %q: %w: last revision is %d, was %d", b.name, ErrGone, info.State.LastSeq, high)
 	}
+	b.clock.Store(&reading{info.TimeStamp, time.Now()})
 	s := State{LastRevision: info.State.LastSeq, Keys: make(map[string]uint64, len(info.State.Subjects))}
 	for subject, n := range info.State.Subjects {
 		s.Keys[strings.TrimPrefix(subject, b.prefix)] = n
 	}
 	return s, nil
+}
+
+// Same returns nil if a write with this revision is certainly in the bucket that was
+// opened, and [ErrGone] if that was replaced by another one. Whoever writes with
+// expectation 0 has to ask before it believes in the write, since that is accepted in
+// a bucket made anew too, be it under quarantine or not; [Bucket.Write] does so
+// itself. It costs a request only while the bucket is a second old or less. Any other
+// error says nothing.
+func (b *Bucket) Same(ctx context.Context, revision uint64) error {
+	// Every bucket made since the server's clock was read begins above that.
+	if revision < uint64(b.clock.Load().server.Add(-maxClockLag).UnixMicro()) {
+		return nil
+	}
+	return b.Check(ctx)
 }
 
 // Check returns [ErrGone] if the bucket is no longer the one that was opened.

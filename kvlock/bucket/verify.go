@@ -23,6 +23,12 @@ const (
 // creation, both in microseconds of the Unix epoch.
 const maxClockLag = 60 * time.Second
 
+// backdate is by how much it does lie before it, by the creator's clock. So a bucket
+// that is older than the difference of the two, and has had less than a million
+// writes per second, has no revision that a bucket made from now on could have, and
+// [Bucket.Same] can tell them apart by looking at the number.
+const backdate = maxClockLag - time.Second
+
 // wanted returns the configuration that a new bucket is made with.
 func wanted(s settings, now time.Time) jetstream.StreamConfig {
 	largest := s.maxTTL
@@ -46,7 +52,7 @@ func wanted(s settings, now time.Time) jetstream.StreamConfig {
 		MaxConsumers:       1_000_000, // -1 would mean the server's default of 1,000
 		Discard:            jetstream.DiscardNew,
 		Duplicates:         2 * time.Minute,
-		FirstSeq:           uint64(now.UnixMicro()),
+		FirstSeq:           uint64(now.Add(-backdate).UnixMicro()),
 		AllowRollup:        true,
 		DenyDelete:         true,
 		AllowMsgTTL:        true,

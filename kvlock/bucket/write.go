@@ -70,7 +70,10 @@ func (b *Bucket) Write(ctx context.Context, w Write) (revision uint64, err error
 	if err := context.Cause(ctx); err != nil {
 		return 0, fmt.Errorf("key %q: %w: %w", w.Key, ErrBusy, err) // nothing was sent
 	}
-	return b.send(ctx, b.message(w), w)
+	if b.gone.Load() {
+		return 0, fmt.Errorf("bucket %q: %w", b.name, ErrGone)
+	}
+	return b.send(ctx, b.message(w), w, w.Last == 0)
 }
 
 // Batch stores all writes or none, in one atomic batch of at most 1,000, and
@@ -84,14 +87,18 @@ func (b *Bucket) Batch(ctx context.Context, ws []Write) (last uint64, err error)
 	if err := context.Cause(ctx); err != nil {
 		return 0, fmt.Errorf("batch: %w: %w", ErrBusy, err)
 	}
-	id := Nonce()
+	if b.gone.Load() {
+		return 0, fmt.Errorf("bucket %q: %w", b.name, ErrGone)
+	}
+	id, creates := Nonce(), false
 	for i, w := range ws {
+		creates = creates || w.Last == 0
 		m := b.message(w)
 		m.Header[hdrBatch] = []string{id}
 		m.Header[hdrBatchSeq] = []string{strconv.Itoa(i + 1)}
 		if i == len(ws)-1 {
 			m.Header[hdrBatchCommit] = []string{"1"}
-			return b.send(ctx, m, w)
+			return b.send(ctx, m, w, creates)
 		}
 		if err := b.nc.PublishMsg(m); err != nil {
 			return 0, b.classify(m.Subject, w.Key, w.Last, err) // without its commit a batch is dropped
@@ -100,8 +107,9 @@ func (b *Bucket) Batch(ctx context.Context, ws []Write) (last uint64, err error)
 	return 0, fmt.Errorf("batch: have 0 writes, want 1 to 1,000")
 }
 
-// send publishes m and waits for the acknowledgement.
-func (b *Bucket) send(ctx context.Context, m *nats.Msg, w Write) (uint64, error) {
+// send publishes m and waits for the acknowledgement. creates says that it, or
+// another message of its batch, expects that there is no entry.
+func (b *Bucket) send(ctx context.Context, m *nats.Msg, w Write, creates bool) (uint64, error) {
 	before := b.high.Load()
 	reply, err := b.nc.RequestMsgWithContext(ctx, m)
 	if err != nil {
@@ -129,6 +137,13 @@ func (b *Bucket) send(ctx context.Context, m *nats.Msg, w Write) (uint64, error)
 	// a write acknowledged before it was sent is in another history.
 	if ack.Sequence <= before {
 		return 0, fmt.Errorf("key %q: %w: revision %d came after %d", w.Key, ErrGone, ack.Sequence, before)
+	}
+	if creates {
+		if err := b.Same(ctx, ack.Sequence); errors.Is(err, ErrGone) {
+			return 0, err
+		} else if err != nil {
+			return 0, fmt.Errorf("key %q: %w: stored, but not known in which bucket: %w", w.Key, ErrDoubt, err)
+		}
 	}
 	b.saw(ack.Sequence)
 	return ack.Sequence, nil
