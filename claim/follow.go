@@ -61,7 +61,8 @@ type neighbour struct {
 	key      string
 	epoch    uint64
 	ttl      time.Duration
-	revision uint64 // of its last heartbeat seen
+	revision uint64    // of its last heartbeat seen
+	beat     time.Time // when that was, by the local clock
 }
 
 // predecessor returns the live session with the largest epoch below this one's.
@@ -74,22 +75,24 @@ func (c *Claimer) predecessor(ctx context.Context, sess *session) (n neighbour, 
 	if err != nil {
 		return n, false, err
 	}
-	own := false
+	var own, last time.Time // of heartbeats, by the server's clock
 	for _, e := range entries {
 		other, m, ok := c.observe(e)
-		if !ok || m.epoch(e.Revision) > sess.epoch {
-			continue
-		}
-		if m.epoch(e.Revision) == sess.epoch {
-			own = true
-		} else if epoch := m.epoch(e.Revision); epoch > n.epoch {
-			n = neighbour{other, e.Key, epoch, time.Duration(m.TTL) * time.Second, e.Revision}
-			found = true
+		switch epoch := m.epoch(e.Revision); {
+		case !ok || epoch > sess.epoch:
+		case epoch == sess.epoch:
+			own = e.Time
+		case epoch > n.epoch:
+			n = neighbour{worker: other, key: e.Key, epoch: epoch, ttl: time.Duration(m.TTL) * time.Second, revision: e.Revision}
+			last, found = e.Time, true
 		}
 	}
-	if !own {
+	if own.IsZero() {
 		return n, false, errors.New("list of members does not contain this one")
 	}
+	// How long ago, the own heartbeat tells. It only says when to look whether
+	// the predecessor is still there, so a wrong clock does no harm.
+	n.beat = sess.sent().Add(min(0, last.Sub(own)))
 	return n, found, nil
 }
 
@@ -140,14 +143,17 @@ func (c *Claimer) shadow(ctx context.Context, n neighbour) error {
 // guard ends the watch when the predecessor is proven dead. It needs no event:
 // an expiry sends none.
 func (c *Claimer) guard(ctx context.Context, end context.CancelCauseFunc, n neighbour, beats <-chan uint64) {
-	timer := time.NewTimer(n.ttl + predecessorGrace)
+	timer := time.NewTimer(time.Until(n.beat.Add(n.ttl + predecessorGrace)))
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case n.revision = <-beats:
-			timer.Reset(n.ttl + predecessorGrace)
+		case revision := <-beats:
+			if revision > n.revision {
+				n.revision = revision
+				timer.Reset(n.ttl + predecessorGrace)
+			}
 		case <-timer.C:
 			if c.probe(ctx, n.worker, n.epoch) {
 				end(errPredecessorEnded)

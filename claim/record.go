@@ -90,11 +90,11 @@ type record struct {
 	Version  int    `json:"v"`
 	Owner    string `json:"owner"`
 	Epoch    uint64 `json:"epoch"`
-	Token    uint64 `json:"token"` // 0 means this record's own revision
-	Nonce    string `json:"nonce"` // of the attempt
-	Prev     string `json:"prev"`  // nonce of the record it replaced
-	By       string `json:"by"`    // who wrote it
-	Check    uint64 `json:"check"` // revision of the last checkpoint its writer knew, 0 for none
+	Token    uint64 `json:"token"`           // 0 means this record's own revision
+	Nonce    string `json:"nonce"`           // of the attempt
+	Prev     string `json:"prev"`            // nonce of the record it replaced
+	By       string `json:"by"`              // who wrote it
+	Check    uint64 `json:"check"`           // revision of the last checkpoint its writer knew, 0 for none
 	Batch    bool   `json:"batch,omitempty"` // a checkpoint was stored right before, in the same batch
 	Attempts int    `json:"attempts,omitempty"`
 }
