@@ -98,7 +98,11 @@ func (n *node) dial() (net.Conn, error) {
 	if !up {
 		return nil, fmt.Errorf("embedded: connect to server %q: %w", n.name, ErrStopped)
 	}
-	return srv.InProcessConn()
+	conn, err := srv.InProcessConn()
+	if err != nil {
+		return nil, fmt.Errorf("embedded: connect to server %q: %w: %w", n.name, ErrStopped, err)
+	}
+	return conn, nil
 }
 
 // url returns the node's address for clients, empty if it does not listen.

@@ -108,6 +108,9 @@ func (s *Server) URL() string {
 
 // Connect connects to the first server from inside the process, without network.
 // The connection finds the server again after [Server.StartServer].
+//
+// Where [Tune] asks for a login, a refused one may be seen as a closed pipe: the
+// server closes the pipe before its reason has been read.
 func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	nc, err := nats.Connect("", append([]nats.Option{nats.InProcessServer(s)}, opts...)...)
 	if err != nil {

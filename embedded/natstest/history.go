@@ -279,4 +279,4 @@ func (d *Hold) String() string {
 	return fmt.Sprintf("%s's hold of %q (token %d, %s to %s)", d.holder, d.thing, d.token, clock(d.begun), end)
 }
 
-func clock(m moment) string { return m.time.Format("15:04:05.000000") }
+func clock(m moment) string { return m.time.UTC().Format("15:04:05.000000") }
