@@ -33,8 +33,9 @@ func (l *Locker) TryLock(ctx context.Context, name string) (*Lock, error) {
 // is done.
 //
 // See [Locker.TryLock] for the hold. A bucket's quarantine is waited for. When ctx
-// is done the error matches its cause, and [ErrHeld] if somebody held the lock;
-// the place in line is given up by then, or at most a second later.
+// is done the error matches its cause, and [ErrHeld] if somebody held the lock. The
+// place in line is given up before Lock returns, for which it may take another
+// 250 ms, or in the background if the server is away.
 func (l *Locker) Lock(ctx context.Context, name string) (*Lock, error) {
 	return l.take(ctx, &waiter{name: name, patient: true})
 }

@@ -187,8 +187,8 @@ func (w *waiter) dropTicket() {
 	w.phase = phaseWaiting
 }
 
-// giveUp leaves nothing behind of a waiter that failed (L11). It waits for that, but
-// not for long: the rest is done in the background.
+// giveUp leaves nothing behind of a waiter that failed (L11). It waits until the
+// ticket is gone, but not for long: the rest is done in the background.
 func (w *waiter) giveUp(ctx context.Context) {
 	w.dropTicket()
 	if w.ticket.Nonce == "" && len(w.doubts) == 0 {
@@ -204,7 +204,10 @@ func (w *waiter) giveUp(ctx context.Context) {
 			w.forgetTry(a)
 		}
 	}()
-	grace := time.NewTimer(time.Second)
+	if w.ticket.Nonce == "" {
+		return
+	}
+	grace := time.NewTimer(silence)
 	defer grace.Stop()
 	select {
 	case <-done:

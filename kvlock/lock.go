@@ -51,7 +51,7 @@ type Lock struct {
 	ticketed bool        // gained with a ticket: there may be others behind
 	noted    bool        // somebody stands in line
 	lowest   uint64      // smallest revision of a ticket that was told of, 0: none
-	removed  uint64      // the marker that an operator left
+	ender    uint64      // revision of the entry that ended the hold: a tombstone or a marker
 	decided  bool        // its release has begun: too late to be noted
 	trouble  error       // why the last renewal failed, nil if it did not
 	outcome  error       // of the release; set before done is closed
@@ -151,19 +151,18 @@ func (k *Lock) lose(e LostError) {
 }
 
 // confirm records that the write of a was stored at revision. It returns false if
-// the hold had ended by then: a hold never comes back (L1).
+// trust had ended by then: a hold never comes back (L1). What was stored is purged
+// in either case when the hold ends (L8).
 func (k *Lock) confirm(revision uint64, a attempt) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.over || k.trust.Over() {
-		// It has to be ended on the server too (L8): keep it in mind.
-		k.doubts = append(k.doubts, a)
-		return false
-	}
+	inTime := k.lost == nil && !k.trust.Over()
 	k.revision, k.nonce, k.doubts, k.trouble = revision, a.nonce, nil, nil
-	k.trust = k.l.lease.Trust(a.sent)
-	k.lapse.Reset(max(0, k.trust.Left()))
-	return true
+	if inTime && !k.over {
+		k.trust = k.l.lease.Trust(a.sent)
+		k.lapse.Reset(max(0, k.trust.Left()))
+	}
+	return inTime
 }
 
 // doubt remembers a write whose outcome is unknown.

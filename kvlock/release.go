@@ -36,7 +36,7 @@ func (k *Lock) finish() {
 		_ = k.free() // as above
 	case lost.Reason == Removed:
 		k.decide()
-		k.handOn(k.removed)
+		k.handOn(k.ender)
 	}
 }
 
@@ -129,7 +129,7 @@ func (k *Lock) leaveLine() {
 // else or has ended by itself. It tries for as long as a record can live.
 func (k *Lock) purge(ttl time.Duration) (marker uint64, err error) {
 	k.mu.Lock()
-	last := k.revision
+	last := max(k.revision, k.ender)
 	k.mu.Unlock()
 	until := time.Now().Add(k.l.lease.TTL + time.Second)
 	for fails := 1; ; fails++ {
@@ -140,9 +140,13 @@ func (k *Lock) purge(ttl time.Duration) (marker uint64, err error) {
 			return marker, nil
 		}
 		if !errors.Is(err, bucket.ErrBusy) {
+			before := last
 			var done bool
 			if marker, done = k.standing(&last); done {
 				return marker, nil
+			}
+			if last != before {
+				continue
 			}
 		}
 		if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, bucket.ErrGone) || time.Now().After(until) {

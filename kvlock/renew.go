@@ -176,6 +176,9 @@ func (k *Lock) readBack(timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
+	if err := k.l.b.Same(ctx, e.Revision); err != nil {
+		return err
+	}
 	k.judge(e)
 	return nil
 }
@@ -189,9 +192,7 @@ func (k *Lock) judge(e bucket.Entry) {
 		return // the last confirmed one, or an old leader's view: no evidence
 	}
 	if e.Marker {
-		k.mu.Lock()
-		k.removed = e.Revision
-		k.mu.Unlock()
+		k.endedBy(e.Revision)
 		k.lose(LostError{Reason: Removed})
 		return
 	}
@@ -207,10 +208,18 @@ func (k *Lock) judge(e bucket.Entry) {
 		return
 	}
 	if r.State == stateRevoked && r.token(e.Revision) == k.token {
+		k.endedBy(e.Revision)
 		k.lose(LostError{Reason: Revoked, Text: r.Reason})
 		return
 	}
 	k.lose(LostError{Reason: Taken, By: r.Owner, Next: r.token(e.Revision)})
+}
+
+// endedBy notes the entry that is about to end the hold.
+func (k *Lock) endedBy(revision uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ender = revision
 }
 
 // find returns the doubtful write with the nonce.

@@ -81,6 +81,7 @@ type State struct {
 // is fresh with respect to every write up to LastRevision. It is also the check
 // that the bucket is still the one that was opened: [ErrGone] if not.
 func (b *Bucket) State(ctx context.Context, filter string) (State, error) {
+	high := b.high.Load() // before asking: other writes are acknowledged meanwhile
 	info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(b.prefix+filter))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		b.gone.Store(true)
@@ -94,7 +95,7 @@ func (b *Bucket) State(ctx context.Context, filter string) (State, error) {
 		return State{}, fmt.Errorf("bucket %q: %w: created %v, was %v", b.name, ErrGone, info.Created, b.created)
 	}
 	// With one replica there is no other server that could be behind.
-	if high := b.high.Load(); b.single && info.State.LastSeq < high {
+	if b.single && info.State.LastSeq < high {
 		return State{}, fmt.Errorf("bucket %q: %w: last revision is %d, was %d", b.name, ErrGone, info.State.LastSeq, high)
 	}
 	b.clock.Store(&reading{info.TimeStamp, time.Now()})
