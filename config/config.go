@@ -119,6 +119,28 @@ func (p *Pool) names() ([]string, *SettingError) {
 	return names, nil
 }
 
+// Login returns a setting that is given and makes sense only with a server of
+// one's own, as it is called where it stands, empty if there is none.
+func (c *Config) Login() string {
+	for _, s := range []struct {
+		name, value string
+	}{
+		{"creds", c.Creds},
+		{"nkey", c.NKey},
+		{"user", c.User},
+		{"token", c.Token.Reveal()},
+		{"tlsca", c.TLSCA},
+		{"tlscert", c.TLSCert},
+		{"js-domain", c.JSDomain},
+		{"js-api-prefix", c.JSAPIPrefix},
+	} {
+		if s.value != "" {
+			return c.place(s.name)
+		}
+	}
+	return ""
+}
+
 // ChildGrace returns how long a child has from SIGTERM to SIGKILL.
 func (p *Pool) ChildGrace() time.Duration {
 	if p.Grace != 0 {

@@ -15,7 +15,7 @@ import (
 func (l *Log) Logger(w io.Writer) *slog.Logger {
 	level := slog.LevelInfo
 	_ = level.UnmarshalText([]byte(l.Level)) // see above
-	terminal := isTerminal(w)
+	terminal := IsTerminal(w)
 	if l.Format == "json" || l.Format != "text" && !terminal {
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 	}
@@ -34,9 +34,9 @@ func reddenErrors(_ []string, attr slog.Attr) slog.Attr {
 	return attr
 }
 
-// isTerminal reports whether people read what is written to w. It takes the null
+// IsTerminal reports whether people read what is written to w. It takes the null
 // device for a terminal too, where nobody minds.
-func isTerminal(w io.Writer) bool {
+func IsTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	if !ok {
 		return false

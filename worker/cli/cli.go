@@ -31,6 +31,10 @@ type grammar struct {
 
 	Init    initCommand    `cmd:"" help:"Make the bucket, or verify it."`
 	Lock    lockCommand    `cmd:"" help:"Run a command under a lock."`
+	Work    workCommand    `cmd:"" help:"Run a command per partition, as one of the workers of a group."`
+	Locks   locksCommand   `cmd:"" help:"Print who holds which lock."`
+	Break   breakCommand   `cmd:"" help:"End the hold of a lock."`
+	Status  statusCommand  `cmd:"" help:"Print who has which partition of a group."`
 	Server  serverCommand  `cmd:"" help:"Run a NATS server, for one machine and for trying things."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }
@@ -40,6 +44,7 @@ func newGrammar(cfg *config.Config) *grammar {
 		Connection: &cfg.Connection,
 		Log:        &cfg.Log,
 		Lock:       lockCommand{Lease: &cfg.Lease},
+		Work:       workCommand{Lease: &cfg.Lease, Pool: &cfg.Pool},
 	}
 }
 

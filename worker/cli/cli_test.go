@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,7 +28,11 @@ func TestMain(m *testing.M) {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		binary = filepath.Join(dir, "tenure")
-		build := exec.Command("go", "build", "-buildvcs=false", "-o", binary, "tenure")
+		args := []string{"build", "-buildvcs=false", "-o", binary}
+		if race {
+			args = append(args, "-race")
+		}
+		build := exec.Command("go", append(args, "tenure")...)
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 			return 1
@@ -40,9 +45,27 @@ func TestMain(m *testing.M) {
 type process struct {
 	*exec.Cmd
 	t    *testing.T
-	out  bytes.Buffer
-	err  bytes.Buffer
+	out  output
+	err  output
 	done chan struct{}
+}
+
+// An output is what a process has written so far.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(data []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(data)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 // begin starts the program. Its environment has nothing of ours that it listens
@@ -137,6 +160,7 @@ func startServer(t *testing.T, args ...string) (*process, string) {
 	}
 	return p, url
 }
+
 // eventually waits until the condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()

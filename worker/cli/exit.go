@@ -11,6 +11,7 @@ import (
 	"tenure/config"
 	"tenure/embedded"
 	"tenure/kvlock/bucket"
+	"tenure/worker"
 )
 
 // Exit codes. A command that ends by signal n has 128+n, and a command that runs
@@ -44,7 +45,7 @@ func (e *codeError) Unwrap() error { return e.err }
 
 // usage marks err as wrong usage of the command line.
 func usage(err error) error {
-	return &codeError{exitUsage, fmt.Errorf("%w; see --help", err)}
+	return &codeError{exitUsage, fmt.Errorf("%s; see --help", escape(err.Error()))}
 }
 
 // wrongFlag returns the error of a flag that belongs to one command and is no
@@ -77,6 +78,7 @@ func exitCode(err error) int {
 		{embedded.ErrOption, exitUsage},
 		{bucket.ErrName, exitUsage},
 		{bucket.ErrTTL, exitUsage},
+		{worker.ErrSetting, exitUsage},
 		{bucket.ErrPermission, exitDenied},
 	} {
 		if errors.Is(err, known.err) {
@@ -91,14 +93,16 @@ func exitCode(err error) int {
 func report(ctx context.Context, log *slog.Logger, err error) int {
 	code := exitCode(err)
 	if own, ok := errors.AsType[*codeError](err); err != nil && (!ok || own.err != nil) {
-		log.ErrorContext(ctx, oneLine(err.Error()), slog.Int("exit", code))
+		// Errors that were joined stand on lines of their own.
+		line := escape(strings.ReplaceAll(err.Error(), "\n", "; "))
+		log.ErrorContext(ctx, line, slog.Int("exit", code))
 	}
 	return code
 }
 
-// oneLine keeps what was given to the program from breaking the line, or the
+// escape keeps what was given to the program from breaking the line, or the
 // terminal.
-func oneLine(text string) string {
+func escape(text string) string {
 	var b strings.Builder
 	for _, r := range text {
 		if r < ' ' || r == 0x7f {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"text/tabwriter"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -62,20 +62,14 @@ func (c *initCommand) Run(ctx context.Context, r *run) error {
 	if left := b.Quarantine(); left > 0 {
 		quarantine = fmt.Sprintf("another %v, until %s", left.Round(time.Second), time.Now().Add(left).Format(time.RFC3339))
 	}
-	table := tabwriter.NewWriter(r.Out, 0, 0, 2, ' ', 0)
-	for _, row := range [][2]string{
-		{"bucket", b.Name() + " (" + done + ")"},
-		{"created", b.Created().Local().Format(time.RFC3339)},
-		{"replicas", fmt.Sprint(have.Replicas)},
-		{"storage", storageName(have.Storage)},
-		{"max TTL", b.MaxTTL().String()},
-		{"quarantine", quarantine},
-	} {
-		if _, err := fmt.Fprintf(table, "%s\t%s\n", row[0], row[1]); err != nil {
-			return err
-		}
-	}
-	return table.Flush()
+	return printTable(r.Out,
+		[]string{"bucket", b.Name() + " (" + done + ")"},
+		[]string{"created", b.Created().Local().Format(time.RFC3339)},
+		[]string{"replicas", strconv.Itoa(have.Replicas)},
+		[]string{"storage", storageName(have.Storage)},
+		[]string{"max TTL", b.MaxTTL().String()},
+		[]string{"quarantine", quarantine},
+	)
 }
 
 // options returns what the flags ask of the bucket.

@@ -64,10 +64,10 @@ func (c *lockCommand) Run(ctx context.Context, r *run) error {
 
 // check looks at what can be wrong before anything is asked of a server.
 func (c *lockCommand) check() error {
-	if len(c.Command) < 2 || c.Command[0] != "--" {
-		return usage(errors.New("expected -- and the command to run after the name and the flags"))
+	var err error
+	if c.Command, err = afterDashes(c.Command); err != nil {
+		return err
 	}
-	c.Command = c.Command[1:]
 	if _, err := bucket.EncodeName(c.Name); err != nil {
 		return err
 	}
@@ -93,7 +93,11 @@ func (c *lockCommand) run(ctx context.Context, r *run, relay *relay) error {
 		host, _ := os.Hostname() // for people only
 		c.Owner = host + "/" + strconv.Itoa(os.Getpid())
 	}
-	b, err := r.openBucket(ctx, js, c.NoCreate)
+	var opts []bucket.Option
+	if c.NoCreate {
+		opts = append(opts, bucket.AttachOnly())
+	}
+	b, err := r.openBucket(ctx, js, opts...)
 	if err != nil {
 		return err
 	}
@@ -166,13 +170,9 @@ func (c *lockCommand) runUnder(ctx context.Context, r *run, relay *relay, lock *
 	return &codeError{exitLost, fmt.Errorf("lock %q could not be renewed in time; the command was asked to end and did so with exit code %d", lock.Name(), child.ExitCode())}
 }
 
-// openBucket opens the bucket, and makes it if it is missing and that is allowed.
-func (r *run) openBucket(ctx context.Context, js jetstream.JetStream, attach bool) (*bucket.Bucket, error) {
-	opts := []bucket.Option{bucket.Name(r.cfg.Bucket), bucket.Logger(r.log)}
-	if attach {
-		opts = append(opts, bucket.AttachOnly())
-	}
-	return bucket.Open(ctx, js, opts...)
+// openBucket opens the configured bucket.
+func (r *run) openBucket(ctx context.Context, js jetstream.JetStream, opts ...bucket.Option) (*bucket.Bucket, error) {
+	return bucket.Open(ctx, js, append(opts, bucket.Name(r.cfg.Bucket), bucket.Logger(r.log))...)
 }
 
 // leaveTimeout is how long the end of a command may wait for the server. What is

@@ -13,7 +13,7 @@ import (
 )
 
 // commands are the commands there are.
-var commands = []string{"init", "lock", "server", "version"}
+var commands = []string{"break", "init", "lock", "locks", "server", "status", "version", "work"}
 
 func TestServerMakesTheBucketFreshOnAnEmptyStoreOnly(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,238 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/fx"
+
+	"tenure/claim"
+	"tenure/config"
+	"tenure/embedded"
+	"tenure/kvlock/bucket"
+	"tenure/worker"
+)
+
+// An upstream is the NATS that a pool works with.
+type upstream struct {
+	js    jetstream.JetStream
+	url   string // of the server in this process, empty if it is another
+	fresh bool   // that server has never run before
+}
+
+// newUpstream connects to the servers that are named, or to one in this process
+// if there are none.
+func newUpstream(c *workCommand, r *run, stop *stop, end *undo) (*upstream, error) {
+	if r.cfg.Server != "" {
+		nc, js, err := r.connect(stop.drain)
+		if err != nil {
+			return nil, err
+		}
+		end.add(nc.Close)
+		return &upstream{js: js}, nil
+	}
+	server, err := c.startServer(r)
+	if err != nil {
+		return nil, err
+	}
+	end.add(server.Stop)
+	nc, err := server.Connect(append(bucket.ConnOptions(), r.connEvents()...)...)
+	if err != nil {
+		return nil, err
+	}
+	end.add(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	return &upstream{js: js, url: server.URL(), fresh: server.Fresh()}, nil
+}
+
+// startServer starts a server in this process.
+func (c *workCommand) startServer(r *run) (*embedded.Server, error) {
+	if setting := r.cfg.Login(); setting != "" {
+		return nil, fmt.Errorf("%w: %s is of no use without a server: name one with --server", config.ErrInvalid, setting)
+	}
+	store := c.Store
+	if store == "" {
+		state, err := stateDir(r.environ)
+		if err != nil {
+			return nil, err
+		}
+		store = filepath.Join(state, "tenure", "work")
+	}
+	server, err := embedded.Start(embedded.Listen("127.0.0.1:0"), embedded.Store(store), embedded.Logger(r.log))
+	if errors.Is(err, embedded.ErrStoreInUse) {
+		return nil, fmt.Errorf("%w; name its address with --server to work with it, or give this one another --store", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.log.Warn("no server is named, so one runs in this process: for this machine only, it is no shared lock service",
+		slog.String("url", server.URL()), slog.String("store", store))
+	return server, nil
+}
+
+// stateDir returns the directory for what a program of the user keeps.
+func stateDir(environ []string) (string, error) {
+	if dir := lookup(environ, "XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return dir, nil
+	}
+	if home := lookup(environ, "HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, ".local", "state"), nil
+	}
+	return "", fmt.Errorf("%w: no home directory for the store of the server in this process: give one with --store, or name a server with --server", config.ErrInvalid)
+}
+
+func newBucket(c *workCommand, r *run, up *upstream, stop *stop) (*bucket.Bucket, error) {
+	var opts []bucket.Option
+	if c.NoCreate {
+		opts = append(opts, bucket.AttachOnly())
+	}
+	if up.fresh {
+		opts = append(opts, bucket.Fresh())
+	}
+	return r.openBucket(stop.drain, up.js, opts...)
+}
+
+// newClaimers makes the workers of this process. It sets the group up if that is
+// new, so it wants the task, which may find something wrong, to be made before.
+func newClaimers(c *workCommand, r *run, b *bucket.Bucket, _ worker.Task, stop *stop) ([]*claim.Claimer, error) {
+	opts := []claim.Option{
+		claim.WithBucket(b), claim.WithLogger(r.log),
+		claim.WithTTL(c.TTL), claim.WithMargin(c.LeaseMargin()), claim.WithHeartbeats(c.Renewals),
+		claim.WithDrainTimeout(c.DrainTimeout),
+	}
+	if c.Partitions != "" { // else the group has to be there
+		names, err := c.Names()
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, claim.WithPartitions(names...))
+	}
+	claimers := make([]*claim.Claimer, c.Workers)
+	for i, id := range c.ids() {
+		claimer, err := claim.New(stop.drain, b.JetStream(), c.Group, append(opts, claim.WithID(id))...)
+		if _, ok := errors.AsType[*claim.GroupError](err); ok {
+			return nil, fmt.Errorf("%w; `tenure work` without --partitions takes those of the group", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		claimers[i] = claimer
+	}
+	return claimers, nil
+}
+
+// ids returns the ids of the workers: the one that is given or made up, with a
+// number after it if there are several.
+func (c *workCommand) ids() []string {
+	base := c.ID
+	if base == "" {
+		host, _ := os.Hostname() // for people
+		host, _, _ = strings.Cut(host, ".")
+		base = cmp.Or(host, "worker") + "-" + strings.ToLower(rand.Text()[:8])
+	}
+	if c.Workers == 1 {
+		return []string{base}
+	}
+	ids := make([]string, c.Workers)
+	for i := range ids {
+		ids[i] = base + "-" + strconv.Itoa(i+1)
+	}
+	return ids
+}
+
+func newTask(c *workCommand, r *run, up *upstream, stop *stop) (worker.Task, error) {
+	command := &worker.Command{
+		Args:    c.Command,
+		Restart: worker.Restart(c.Restart),
+		Grace:   c.ChildGrace(),
+		Bucket:  r.cfg.Bucket,
+		Stdout:  r.Out,
+		Stderr:  r.Err,
+		Prefix:  c.Prefix,
+		Log:     r.log,
+	}
+	if up.url != "" {
+		command.Env = []string{"NATS_URL=" + up.url}
+	}
+	if c.Stream == "" {
+		return mortal{command, stop.now}, nil
+	}
+	stream := &worker.Stream{
+		JS:     up.js,
+		Stream: c.Stream,
+		Filter: c.Filter,
+		Mode:   worker.Mode(c.Mode),
+		Handle: worker.CommandHandler(command),
+		Log:    r.log,
+	}
+	if err := stream.Validate(stop.drain); err != nil {
+		return nil, err
+	}
+	return mortal{stream, stop.now}, nil
+}
+
+// A mortal task ends at once with now, as if every partition had been lost.
+type mortal struct {
+	worker.Task
+	now context.Context
+}
+
+func (m mortal) Run(ctx context.Context, p worker.Partition) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(context.Canceled)
+	defer context.AfterFunc(m.now, func() { cancel(context.Cause(m.now)) })()
+	return m.Task.Run(ctx, p)
+}
+
+// A supervisor runs the pool from the start to the stop of the application.
+type supervisor struct {
+	done chan struct{} // closed when the pool has ended
+	err  error         // why; set before that
+}
+
+// newSupervisor ties the pool to the application's life. The start does not wait
+// for partitions; the stop drains the pool and waits for it.
+func newSupervisor(lc fx.Lifecycle, pool *worker.Pool, stop *stop) *supervisor {
+	s := &supervisor{done: make(chan struct{})}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(stop.drain))
+	lc.Append(fx.StartStopHook(
+		func() {
+			go func() {
+				defer close(s.done)
+				s.err = pool.Run(ctx)
+			}()
+		},
+		func(stopping context.Context) error {
+			cancel(worker.ErrStopping)
+			select {
+			case <-s.done:
+				return nil
+			case <-stopping.Done():
+				return fmt.Errorf("the drain took too long: %w", context.Cause(stopping))
+			case <-stop.now.Done():
+			}
+			// Every command is killed; what is left is to say that it was.
+			left := time.NewTimer(leaveTimeout)
+			defer left.Stop()
+			select {
+			case <-s.done:
+			case <-left.C:
+			}
+			return nil
+		},
+	))
+	return s
+}
