@@ -142,6 +142,7 @@ func (h *History) Check(t testing.TB) {
 //
 //   - No two holds overlap. A hold that has not ended lasts for ever.
 //   - Tokens grow from hold to hold, in the order of their beginnings; 0 is none.
+//     A holder that begins again under its last token has resumed its hold.
 //   - No write is accepted that was sent after a hold with a larger token began.
 //   - Among accepted writes with a known revision, a larger revision never has a
 //     smaller token.
@@ -179,7 +180,7 @@ func overlaps(holds []*Hold) []string {
 	var last *Hold
 	for _, d := range holds {
 		if last != nil && (!last.over || d.begun.before(last.ended)) {
-			found = append(found, fmt.Sprintf("%v began while %v lasted", d, last))
+			found = append(found, fmt.Sprintf("%s began while %s lasted", d.name(), last.name()))
 		}
 		if last == nil || last.over && (!d.over || last.ended.before(d.ended)) {
 			last = d
@@ -194,9 +195,10 @@ func fallingTokens(holds []*Hold) []string {
 	for _, d := range holds {
 		switch {
 		case d.token == 0:
-			found = append(found, fmt.Sprintf("%v has no token", d))
+			found = append(found, fmt.Sprintf("%s has no token", d.name()))
+		case largest != nil && d.token == largest.token && d.holder == largest.holder: // resumed
 		case largest != nil && d.token <= largest.token:
-			found = append(found, fmt.Sprintf("%v does not have a larger token than %v", d, largest))
+			found = append(found, fmt.Sprintf("%s does not have a larger token than %s", d.name(), largest.name()))
 		}
 		if largest == nil || d.token > largest.token {
 			largest = d
@@ -210,7 +212,7 @@ func staleWrites(holds []*Hold, accepted []*Write) []string {
 	for _, w := range accepted {
 		i := slices.IndexFunc(holds, func(d *Hold) bool { return d.token > w.hold.token && d.begun.before(w.sent) })
 		if i >= 0 {
-			found = append(found, fmt.Sprintf("write of %v at %s was accepted after %v had begun", w.hold, clock(w.sent), holds[i]))
+			found = append(found, fmt.Sprintf("write of %s at %s was accepted after %s had begun", w.hold.name(), clock(w.sent), holds[i].name()))
 		}
 	}
 	return found
@@ -223,8 +225,8 @@ func unorderedWrites(accepted []*Write) []string {
 	var largest *Write
 	for _, w := range known {
 		if largest != nil && w.hold.token < largest.hold.token {
-			found = append(found, fmt.Sprintf("write of %v has revision %d, above revision %d of %v",
-				w.hold, w.revision, largest.revision, largest.hold))
+			found = append(found, fmt.Sprintf("write of %s has revision %d, above revision %d of %s",
+				w.hold.name(), w.revision, largest.revision, largest.hold.name()))
 		}
 		if largest == nil || w.hold.token > largest.hold.token {
 			largest = w
@@ -270,8 +272,8 @@ func (h *History) String() string {
 	return b.String()
 }
 
-// String names the hold.
-func (d *Hold) String() string {
+// name describes the hold. The caller holds the history's mutex.
+func (d *Hold) name() string {
 	end := "..."
 	if d.over {
 		end = clock(d.ended)

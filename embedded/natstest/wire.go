@@ -1,7 +1,6 @@
 package natstest
 
 import (
-	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -149,5 +148,3 @@ func (c *clientConn) SetWriteDeadline(time.Time) error { return nil }
 func (c *clientConn) SetDeadline(t time.Time) error    { return c.SetReadDeadline(t) }
 func (c *clientConn) LocalAddr() net.Addr              { return c.wire.server.RemoteAddr() }
 func (c *clientConn) RemoteAddr() net.Addr             { return c.wire.server.LocalAddr() }
-
-var _ io.ReadWriteCloser = (*clientConn)(nil)
