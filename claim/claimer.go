@@ -48,8 +48,11 @@ type Claimer struct {
 	index    map[string]int
 	setRev   uint64 // revision of the settings that names come from
 	plan     *plan.Plan
-	planRev  uint64
-	deferred *plan.Plan // made from settings that have not come yet
+	planAt   uint64 // its revision
+	planRev  uint64 // the newest revision of the plan's key that was seen
+
+	deferred   *plan.Plan // made from settings that have not come yet
+	deferredAt uint64     // its revision
 }
 
 // takeWindow is how many claims one worker takes at a time.
@@ -267,7 +270,7 @@ func (c *Claimer) drain(sess *session) {
 func (c *Claimer) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.plan, c.planRev, c.deferred = nil, 0, nil
+	c.plan, c.planAt, c.planRev, c.deferred = nil, 0, 0, nil
 }
 
 // Held returns an iterator over the partitions whose handlers run now, in the

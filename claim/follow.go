@@ -190,10 +190,10 @@ func (c *Claimer) learn(e bucket.Entry) {
 		}
 		c.mu.Lock()
 		c.names, c.index, c.setRev = names, index, e.Revision
-		p := c.deferred
+		p, at := c.deferred, c.deferredAt
 		c.mu.Unlock()
 		if p != nil {
-			c.accept(p, 0)
+			c.accept(p, at)
 		}
 	case e.Key == planKey(c.g):
 		p, err := plan.Parse(e.Value)
@@ -216,10 +216,10 @@ func (c *Claimer) accept(p *plan.Plan, revision uint64) {
 		return
 	}
 	if p.Settings != c.setRev || len(p.Assign) != len(c.names) {
-		c.deferred = p
+		c.deferred, c.deferredAt = p, revision
 		return
 	}
-	c.plan, c.deferred = p, nil
+	c.plan, c.planAt, c.deferred = p, revision, nil
 	if sess == nil || c.handler == nil {
 		return
 	}
@@ -263,13 +263,13 @@ func (c *Claimer) retire(s *slot) bool {
 	return true
 }
 
-// target returns the session that the plan gives a partition to, and whether the
-// plan knows the partition. An empty id means nobody.
-func (c *Claimer) target(name string) (plan.WorkerRef, bool) {
+// target returns the session that the plan gives a partition to, the plan's
+// revision, and whether it knows the partition. An empty id means nobody.
+func (c *Claimer) target(name string) (to plan.WorkerRef, revision uint64, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ref, _, known := c.lookup(name)
-	return ref, known
+	to, _, known = c.lookup(name)
+	return to, c.planAt, known
 }
 
 // wants reports whether the plan gives the partition to sess, and why.

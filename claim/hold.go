@@ -21,6 +21,7 @@ type hold struct {
 	slot  *slot
 	sess  *session
 	token uint64
+	plan  uint64 // revision of the plan by which the claim was handed over, 0 for none
 
 	ctx  context.Context // ends with the session, or when the claim is lost
 	lose context.CancelCauseFunc
@@ -39,7 +40,7 @@ type hold struct {
 
 func newHold(s *slot, sess *session, rev uint64, rec record) *hold {
 	h := &hold{
-		slot: s, sess: sess, token: rec.token(rev), rev: rev, record: rec, check: rec.check(rev),
+		slot: s, sess: sess, token: rec.token(rev), plan: rec.Plan, rev: rev, record: rec, check: rec.check(rev),
 		busy: make(chan struct{}, 1), tried: make(map[string]record),
 	}
 	h.ctx, h.lose = context.WithCancelCause(sess.ctx)

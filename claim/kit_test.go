@@ -30,6 +30,13 @@ type group struct {
 
 	mu     sync.Mutex
 	starts map[string][]start
+	saved  map[string]saved
+}
+
+// saved is the newest checkpoint that was confirmed to a handler.
+type saved struct {
+	token uint64
+	n     int
 }
 
 // start is one call of a handler.
@@ -55,7 +62,7 @@ func newGroup(t *testing.T, partitions int, opts ...claim.Option) *group {
 	t.Helper()
 	return &group{
 		t: t, srv: natstest.Server(t), parts: claim.Numbered(partitions), ttl: 10 * time.Second,
-		opts: opts, starts: make(map[string][]start),
+		opts: opts, starts: make(map[string][]start), saved: make(map[string]saved),
 	}
 }
 
@@ -97,7 +104,7 @@ func (g *group) startWith(id string, handler claim.Handler, opts ...claim.Option
 	}
 	var ctx context.Context
 	ctx, w.stop = context.WithCancel(g.t.Context())
-	g.t.Cleanup(func() { w.stop(); <-w.done })
+	g.t.Cleanup(w.leave)
 	go func() {
 		defer close(w.done)
 		w.err = w.Run(ctx, func(ctx context.Context, p *claim.Partition) error {
@@ -116,8 +123,20 @@ func (g *group) startWith(id string, handler claim.Handler, opts ...claim.Option
 
 // leave stops the worker and waits until it has left.
 func (w *worker) leave() {
+	w.g.t.Helper()
 	w.stop()
-	<-w.done
+	w.await(time.Minute)
+}
+
+// await waits for the end of Run, at most for d: in a bubble a wait without an
+// end never ends as long as timers go off.
+func (w *worker) await(d time.Duration) {
+	w.g.t.Helper()
+	select {
+	case <-w.done:
+	case <-time.After(d):
+		w.g.t.Fatalf("Run of %s has not returned after %v", w.ID(), d)
+	}
 }
 
 // owners returns which worker runs each partition now, as the workers know it.
@@ -160,6 +179,26 @@ func (g *group) startsOf() int {
 		n += len(s)
 	}
 	return n
+}
+
+// confirm notes a checkpoint that was confirmed.
+func (g *group) confirm(name string, token uint64, n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s := g.saved[name]; token > s.token || token == s.token && n > s.n {
+		g.saved[name] = saved{token, n}
+	}
+}
+
+// confirmed returns the newest count that was confirmed under this or a smaller
+// token.
+func (g *group) confirmed(name string, token uint64, otherwise int) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s := g.saved[name]; s.token <= token {
+		return s.n
+	}
+	return otherwise
 }
 
 func (g *group) String() string { return fmt.Sprint(g.history.String()) }

@@ -20,7 +20,11 @@ const stuckEvery = 10 * time.Second
 func (s *slot) serve(h *hold, handler Handler) {
 	c := s.c
 	log := c.log.With(slog.String("partition", s.name), slog.Uint64("token", h.token))
-	defer func() { c.setFloor(s.name, h.rev) }()
+	defer func() {
+		h.busy <- struct{}{} // what the handler left running has noticed that it is over
+		c.setFloor(s.name, h.rev)
+		h.unlock()
+	}()
 	if !s.load(h) {
 		return
 	}
@@ -233,7 +237,10 @@ type verdict struct {
 
 // verdict says what the plan and the claimer's state ask for.
 func (s *slot) verdict(h *hold) verdict {
-	to, known := s.c.target(s.name)
+	to, revision, known := s.c.target(s.name)
+	// A claim can arrive before the plan by which it was handed over: an older
+	// plan says nothing about it.
+	known = known && revision >= h.plan
 	mine := to.ID == s.c.id
 	switch stopping, since := s.c.stopping(); {
 	case stopping && known && to.ID != "" && !mine:
@@ -261,6 +268,7 @@ func (s *slot) verdict(h *hold) verdict {
 // So once begun it goes on until the outcome is known or the session is over.
 func (s *slot) give(h *hold, log *slog.Logger) bool {
 	var to record
+	_, planned, _ := s.c.target(s.name)
 	switch v := s.verdict(h); {
 	case v.do == keep:
 		return false
@@ -277,7 +285,7 @@ func (s *slot) give(h *hold, log *slog.Logger) bool {
 	if h.isStage {
 		data = h.staged
 	}
-	to.Attempts = h.record.Attempts
+	to.Attempts, to.Plan = h.record.Attempts, planned
 	stands, err := h.rewrite(h.ctx, to, data)
 	switch {
 	case err != nil && h.over() == nil:
