@@ -72,11 +72,22 @@ func TestHistoryViolations(t *testing.T) {
 		}, []string{
 			`b's hold of "x" (token 1, 00:00:00.000000 to 00:00:00.000000) does not have a larger token than a's hold of "x" (token 2, 00:00:00.000000 to 00:00:00.000000)`,
 		}},
-		{"token stays", func(h *natstest.History) {
+		{"token of another", func(h *natstest.History) {
 			h.Begin("a", "x", 1).End()
+			h.Begin("b", "x", 1).End()
+		}, []string{
+			`b's hold of "x" (token 1, 00:00:00.000000 to 00:00:00.000000) does not have a larger token than a's hold of "x" (token 1, 00:00:00.000000 to 00:00:00.000000)`,
+		}},
+		{"resumed", func(h *natstest.History) {
+			h.Begin("a", "x", 1).End()
+			h.Begin("a", "x", 1).End()
+		}, nil},
+		{"resumed after another", func(h *natstest.History) {
+			h.Begin("a", "x", 1).End()
+			h.Begin("b", "x", 2).End()
 			h.Begin("a", "x", 1).End()
 		}, []string{
-			`a's hold of "x" (token 1, 00:00:00.000000 to 00:00:00.000000) does not have a larger token than a's hold of "x" (token 1, 00:00:00.000000 to 00:00:00.000000)`,
+			`a's hold of "x" (token 1, 00:00:00.000000 to 00:00:00.000000) does not have a larger token than b's hold of "x" (token 2, 00:00:00.000000 to 00:00:00.000000)`,
 		}},
 		{"no token", func(h *natstest.History) {
 			h.Begin("a", "x", 0)
