@@ -19,14 +19,15 @@
 //   - level: no other plan within the limits has a smaller sum of
 //     load²/weight over the workers. Between workers of one weight that have
 //     room, loads differ by at most one.
-//   - cheap: it moves the fewest running partitions with which that can be
-//     reached. When one of W+1 equal workers is new, exactly
+//   - cheap: if everything fits, it moves the fewest running partitions with
+//     which that can be reached, not counting moves that the last plan has
+//     begun. When one of W+1 equal workers is new, exactly
 //     floor(P/(W+1)) partitions move, all to the newcomer; when one leaves,
 //     nothing moves but what it had.
 //
 // Partitions of several weights make this bin packing: [Make] then still moves
-// a partition only if that strictly lowers the sum, and stops at a plan that it
-// cannot improve by one such move.
+// a partition only if that strictly lowers the sum, and, between workers of one
+// weight, stops only where no single move would.
 //
 // # What it does not
 //

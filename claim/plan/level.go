@@ -95,8 +95,8 @@ func (p *planner) best(from, to int) int {
 
 // moving is 1 if the plan takes partition i from a live owner that stays.
 func (p *planner) moving(i int) int {
-	owner := p.in.Partitions[i].Owner
-	if p.live(owner) && !p.workers[owner].drains && p.at[i] != None && p.at[i] != owner {
+	owner := p.owner[i]
+	if p.stays(owner) && p.at[i] != None && p.at[i] != owner {
 		return 1
 	}
 	return 0

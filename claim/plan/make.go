@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"math"
 	"math/bits"
 	"slices"
@@ -47,6 +46,14 @@ func Make(in Input) Result {
 // undecided marks a partition that no rule has fixed yet.
 const undecided Reason = 255
 
+// The pools of partitions without a worker, in the order of who chooses first.
+const (
+	overflow = iota // left a worker above its capacity
+	orphans
+	drained // still with their draining owner
+	pools
+)
+
 // A planner is one run of Make.
 //
 // A partition that is fixed (rules 1 to 3) only counts as load. Each other one
@@ -58,15 +65,16 @@ type planner struct {
 	workers []standing // by index
 	ranked  []place    // workers, as ties are broken
 
-	at   []int    // per partition: where the plan puts it
-	base []int    // per partition: where it would be if nothing was done
-	why  []Reason // per partition: the rule that fixed it, or undecided
-	pin  []Reason // per partition: PinAbsent, PinFull or 0; nil if there are no pins
-	shut []bool   // per partition: left a worker above its capacity; nil if none did
-	next []int32  // per partition: the one under it on its stack
-	kind []uint8  // per partition: index into weights
-	tops []int32  // per worker and kind: the top of the stack
-	pool [3][]int // partitions without a worker: overflow, orphans, drained
+	owner []int    // per partition: its owner, or None
+	at    []int    // per partition: where the plan puts it
+	base  []int    // per partition: where it would be if nothing was done
+	why   []Reason // per partition: the rule that fixed it, or undecided
+	pin   []Reason // per partition: PinAbsent, PinFull or 0; nil if there are no pins
+	shut  []bool   // per partition: left a worker above its capacity; nil if none did
+	next  []int32  // per partition: the one under it on its stack
+	kind  []uint8  // per partition: index into weights
+	tops  []int32  // per worker and kind: the top of the stack
+	pool  [pools][]int
 
 	weights []int64 // the different weights of the partitions, ascending
 	rollout bool    // builds differ, see Policy.Rollout
@@ -93,6 +101,7 @@ func newPlanner(in *Input) *planner {
 		order:   partitionOrder(in),
 		ranked:  workerOrder(in),
 		workers: make([]standing, len(in.Workers)),
+		owner:   make([]int, n),
 		at:      make([]int, n),
 		base:    make([]int, n),
 		why:     make([]Reason, n),
@@ -158,22 +167,28 @@ func (p *planner) spread() {
 	}
 }
 
-// fix decides what rules 1 to 3 decide.
+// fix decides what rules 1 to 3 decide, and finds out where all others are.
 func (p *planner) fix() {
 	pins := false
 	for i := range p.in.Partitions {
 		part := &p.in.Partitions[i]
-		p.at[i], p.base[i], p.why[i] = None, None, undecided
+		p.owner[i], p.at[i], p.base[i], p.why[i] = None, None, None, undecided
+		if p.live(part.Owner) {
+			p.owner[i] = part.Owner
+		}
 		switch {
 		case part.Paused:
 			p.why[i] = Paused
 		case part.Quarantined:
 			p.why[i] = Quarantined
-		case part.Cooling && p.live(part.Owner):
-			p.hold(i, part.Owner, Cooling)
-		case part.Pin != "":
-			pins = true
+		case part.Cooling && p.owner[i] != None:
+			p.hold(i, p.owner[i], Cooling)
+		case p.live(part.Target) && p.workers[part.Target].open:
+			p.base[i] = part.Target
+		case p.stays(p.owner[i]):
+			p.base[i] = p.owner[i]
 		}
+		pins = pins || part.Pin != ""
 	}
 	if pins {
 		p.fixPins()
@@ -198,7 +213,7 @@ func (p *planner) fixPins() {
 			switch {
 			case !ok || p.workers[w].drains:
 				p.pin[i] = PinAbsent
-			case here && part.Owner != w:
+			case here && p.owner[i] != w:
 			case p.workers[w].count < p.workers[w].capacity:
 				p.hold(i, w, Pinned)
 			default:
@@ -211,6 +226,9 @@ func (p *planner) fixPins() {
 // live reports whether w is the index of a worker.
 func (p *planner) live(w int) bool { return w >= 0 && w < len(p.workers) }
 
+// stays reports whether w is a worker that is not draining.
+func (p *planner) stays(w int) bool { return w != None && !p.workers[w].drains }
+
 // hold fixes partition i at worker w.
 func (p *planner) hold(i, w int, why Reason) {
 	p.at[i], p.base[i], p.why[i] = w, w, why
@@ -220,32 +238,24 @@ func (p *planner) hold(i, w int, why Reason) {
 
 // stand puts every other partition on the stack of the worker where it is: the
 // one that the previous plan moves it to, if that still takes partitions, else
-// its owner. The rest goes to the pool.
+// its owner, if that stays. The rest goes to the pool.
 func (p *planner) stand() {
+	p.recall()
 	for _, at := range p.order {
-		i := at.index
-		if p.why[i] != undecided {
-			continue
-		}
-		part := &p.in.Partitions[i]
-		switch {
-		case p.live(part.Target) && p.workers[part.Target].open:
-			p.base[i] = part.Target
-		case !p.live(part.Owner):
-			p.pool[1] = append(p.pool[1], i)
-		case p.workers[part.Owner].drains:
-			p.pool[2] = append(p.pool[2], i)
+		switch i := at.index; {
+		case p.why[i] != undecided || p.base[i] != None:
+		case p.owner[i] == None:
+			p.pool[orphans] = append(p.pool[orphans], i)
 		default:
-			p.base[i] = part.Owner
+			p.pool[drained] = append(p.pool[drained], i)
 		}
 	}
-	p.recall()
 	// What does not run where it stands is cheapest to move: it goes on top.
 	for _, running := range []bool{true, false} {
 		for _, at := range slices.Backward(p.order) {
 			i := at.index
 			w := p.base[i]
-			if p.why[i] == undecided && w != None && (p.in.Partitions[i].Owner == w) == running {
+			if p.why[i] == undecided && w != None && (p.owner[i] == w) == running {
 				p.push(i, w)
 			}
 		}
@@ -269,9 +279,8 @@ func (p *planner) recall() {
 		again = false // an owner may have too many by what comes back
 		for _, at := range p.order {
 			i := at.index
-			w, owner := p.base[i], p.in.Partitions[i].Owner
-			if p.why[i] == undecided && w != None && w != owner && excess[w] > 0 &&
-				p.live(owner) && !p.workers[owner].drains {
+			w, owner := p.base[i], p.owner[i]
+			if p.why[i] == undecided && w != None && w != owner && excess[w] > 0 && p.stays(owner) {
 				p.base[i] = owner
 				excess[w]--
 				excess[owner]++
@@ -318,7 +327,7 @@ func (p *planner) shed() {
 		w := at.index
 		for s := &p.workers[w]; s.count > s.capacity && s.kinds != 0; {
 			i := p.pop(w, bits.TrailingZeros64(s.kinds))
-			p.pool[0] = append(p.pool[0], i)
+			p.pool[overflow] = append(p.pool[overflow], i)
 			if p.shut == nil {
 				p.shut = make([]bool, len(p.at))
 			}
@@ -333,10 +342,7 @@ func (p *planner) place() {
 	newest := p.takers(func(s *standing) bool { return s.newest })
 	limit := p.twiceTheShare()
 	for _, pool := range p.pool {
-		if len(p.weights) > 1 {
-			slices.SortStableFunc(pool, func(a, b int) int { return cmp.Compare(p.kind[b], p.kind[a]) })
-		}
-		for _, i := range pool {
+		for _, i := range p.heaviestFirst(pool) {
 			from := takers
 			if newest.len() > 0 && (takers.len() == 0 || limit(newest.first(), i)) {
 				from = newest
@@ -356,11 +362,25 @@ func (p *planner) place() {
 	}
 }
 
+// heaviestFirst sorts partitions by weight and leaves those of one weight in
+// their order.
+func (p *planner) heaviestFirst(pool []int) []int {
+	if len(p.weights) < 2 {
+		return pool
+	}
+	byKind := make([][]int, len(p.weights))
+	for _, i := range pool {
+		byKind[p.kind[i]] = append(byKind[p.kind[i]], i)
+	}
+	slices.Reverse(byKind)
+	return slices.Concat(byKind...)
+}
+
 // strand leaves partition i with its draining owner, if it has one.
 func (p *planner) strand(i int) {
-	owner := p.in.Partitions[i].Owner
+	owner := p.owner[i]
 	switch {
-	case p.live(owner) && p.workers[owner].drains:
+	case owner != None && p.workers[owner].drains:
 		p.at[i], p.why[i] = owner, DrainWaits
 	case slices.ContainsFunc(p.workers, func(s standing) bool { return s.open }):
 		p.why[i] = NoRoom

@@ -139,10 +139,10 @@ func TestEveryPartitionSaysWhereItGoesAndWhy(t *testing.T) {
 		},
 		{
 			name:  "a cordoned worker keeps what it has and gets nothing",
-			parts: numbered(0, 0, 0, 1, -1), crew: []plan.Worker{{ID: "a", Cordoned: true}, {ID: "b"}, {ID: "c", Cordoned: true}},
+			parts: numbered(0, 0, 0, 1, -1, 0), crew: []plan.Worker{{ID: "a", Cordoned: true}, {ID: "b"}, {ID: "c", Cordoned: true}},
 			want: []string{
 				"0:a kept: its owner is cordoned", "1:a kept: its owner is cordoned", "2:a kept: its owner is cordoned",
-				"3:b kept", "4:b placed: it had no owner",
+				"3:b kept", "4:b placed: it had no owner", "5:a kept: its owner is cordoned",
 			},
 		},
 		{
@@ -170,6 +170,15 @@ func TestEveryPartitionSaysWhereItGoesAndWhy(t *testing.T) {
 			parts: numbered(0, 0, 0), crew: []plan.Worker{{ID: "a", Capacity: 2}, {ID: "b", Capacity: 1}},
 			moves: 1,
 			want:  []string{"0:b overflow: its owner is above its capacity", "1:a kept", "2:a kept"},
+		},
+		{
+			name:  "what runs finds room before what does not",
+			parts: numbered(-1, 0, 0), crew: []plan.Worker{{ID: "a", Capacity: 1}, {ID: "b", Capacity: 1}},
+			moves: 1,
+			want: []string{
+				"0:- unassigned: every worker is full",
+				"1:b overflow: its owner is above its capacity", "2:a kept",
+			},
 		},
 		{
 			name:  "nobody takes new partitions",
@@ -229,6 +238,39 @@ func TestEveryPartitionSaysWhereItGoesAndWhy(t *testing.T) {
 			want: []string{"0:a kept", "1:a kept"},
 		},
 		{
+			// An owner that stays takes it back; one that is draining does not.
+			name: "a move under way is withdrawn when its target has become too small",
+			parts: func() []plan.Partition {
+				p := numbered(0, 1, 2)
+				p[1].Target, p[2].Target = 0, 0
+				return p
+			}(),
+			crew: []plan.Worker{
+				{ID: "a", Capacity: 1},
+				{ID: "b", Cordoned: true},
+				{ID: "c", Draining: true},
+				{ID: "d", Capacity: 1},
+			},
+			moves: 1,
+			want:  []string{"0:a kept", "1:b kept: its owner is cordoned", "2:d drained: its owner is draining"},
+		},
+		{
+			name: "what comes back may send others back",
+			parts: func() []plan.Partition {
+				p := numbered(0, 1, 2)
+				p[1].Target, p[2].Target = 0, 1
+				return p
+			}(),
+			crew: []plan.Worker{{ID: "a", Capacity: 1}, {ID: "b", Capacity: 1}, {ID: "c", Cordoned: true}},
+			want: []string{"0:a kept", "1:b kept", "2:c kept: its owner is cordoned"},
+		},
+		{
+			name:  "a move goes where it adds least, which need not be the emptiest",
+			parts: numbered(2, 1), moves: 1,
+			crew: []plan.Worker{{ID: "a"}, {ID: "b", Weight: 5}, {ID: "c"}},
+			want: []string{"0:b balanced: another worker had too little", "1:b kept"},
+		},
+		{
 			name: "what does not run at its target yet goes back, or on, first",
 			parts: func() []plan.Partition {
 				p := numbered(0, 1, 0, 0, 1)
@@ -248,15 +290,19 @@ func TestEveryPartitionSaysWhereItGoesAndWhy(t *testing.T) {
 		},
 		{
 			name:  "zones: a drained partition stays in its zone",
-			parts: numbered(0, 1), policy: plan.Policy{Zones: plan.ZonesStay},
+			parts: numbered(0, 1, 0, 1, 0, 1), policy: plan.Policy{Zones: plan.ZonesStay},
 			crew: []plan.Worker{
 				{ID: "a", Zone: "x", Draining: true},
 				{ID: "b", Zone: "y", Draining: true},
 				{ID: "c", Zone: "y"},
 				{ID: "d", Zone: "x"},
 			},
-			moves: 2,
-			want:  []string{"0:d drained: its owner is draining", "1:c drained: its owner is draining"},
+			moves: 6,
+			want: []string{
+				"0:d drained: its owner is draining", "1:c drained: its owner is draining",
+				"2:d drained: its owner is draining", "3:c drained: its owner is draining",
+				"4:d drained: its owner is draining", "5:c drained: its owner is draining",
+			},
 		},
 		{
 			name:  "rollout: what must move goes to the newest build, nothing else moves",
@@ -417,22 +463,23 @@ func TestBudgetLimitsWhatMovesAtOnce(t *testing.T) {
 	}
 }
 
-func TestBudgetHoldsNeitherOrphansNorDrainsBack(t *testing.T) {
+func TestBudgetCountsNeitherOrphansNorDrains(t *testing.T) {
 	in := plan.Input{
-		Group: "g", Partitions: numbered(0, 0, 0, -1, -1), Policy: plan.Policy{MaxMoves: 1},
-		Workers: []plan.Worker{{ID: "a", Draining: true}, {ID: "b"}},
+		Group: "g", Partitions: numbered(0, 0, -1, 1, 1, 1, 1, 1, 1), Policy: plan.Policy{MaxMoves: 1},
+		Workers: []plan.Worker{{ID: "a", Draining: true}, {ID: "b"}, {ID: "c"}},
 	}
-	if r := plan.Make(in); r.Moves != 3 || loads(in, r)[1] != 5 {
-		t.Errorf("Moves, loads = %d, %v, want 3 moves and all at the second", r.Moves, loads(in, r))
+	r := plan.Make(in)
+	if got, want := loads(in, r), []int{0, 5, 4, 0}; r.Moves != 3 || !slices.Equal(got, want) {
+		t.Errorf("Moves, loads = %d, %v, want 3 (two drained, one balanced) and %v", r.Moves, got, want)
 	}
 }
 
 func TestHysteresisLevelsCompletelyOnceItIsExceeded(t *testing.T) {
 	in := plan.Input{
-		Group: "g", Partitions: numbered(0, 0, 0, 0, 1), Workers: crew(2),
-		Policy: plan.Policy{Hysteresis: 2},
+		Group: "g", Partitions: numbered(0, 0, 0, 0, 0, 0, 0, 0), Workers: crew(2),
+		Policy: plan.Policy{Hysteresis: 3},
 	}
-	if got, want := loads(in, plan.Make(in)), []int{3, 2, 0}; !slices.Equal(got, want) {
+	if got, want := loads(in, plan.Make(in)), []int{4, 4, 0}; !slices.Equal(got, want) {
 		t.Errorf("loads = %v, want %v", got, want)
 	}
 }
@@ -444,6 +491,36 @@ func TestSharesFollowTheWeights(t *testing.T) {
 	}
 	if got, want := loads(in, plan.Make(in)), []int{10, 20, 30, 0}; !slices.Equal(got, want) {
 		t.Errorf("loads = %v, want %v", got, want)
+	}
+}
+
+// C11: with weights on both sides one move can make room for another one; the
+// plan that stops after the first would not be a fixpoint.
+func TestLevellingGoesOnUntilNothingImproves(t *testing.T) {
+	parts := numbered(0, 1)
+	parts[0].Weight, parts[1].Weight = 1, 5
+	in := plan.Input{
+		Group: "orders", Partitions: parts,
+		Workers: []plan.Worker{{ID: "a", Weight: 5}, {ID: "b", Weight: 1}, {ID: "c", Weight: 3}},
+	}
+	r := plan.Make(in)
+	if again := plan.Make(follow(in, r)); !slices.Equal(again.Assign, r.Assign) {
+		t.Errorf("Assign = %v after the moves, want %v", again.Assign, r.Assign)
+	}
+}
+
+// C17
+func TestWeightOfAPausedPartitionChangesNothing(t *testing.T) {
+	parts := numbered(-1, -1, -1)
+	parts[0].Weight, parts[1].Weight = 6, 3
+	in := plan.Input{
+		Group: "orders", Partitions: parts[:2],
+		Workers: []plan.Worker{{ID: "a", Weight: 1}, {ID: "b", Weight: 5}},
+	}
+	want := plan.Make(in).Assign
+	parts[2].Paused, in.Partitions = true, parts
+	if got := plan.Make(in).Assign[:2]; !slices.Equal(got, want) {
+		t.Errorf("Assign = %v beside a light paused partition, want %v", got, want)
 	}
 }
 

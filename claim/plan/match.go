@@ -14,8 +14,8 @@ func (p *planner) match() {
 			continue
 		}
 		movers = append(movers, i)
-		owner := p.in.Partitions[i].Owner
-		useful = useful || p.live(owner) && (stay || owner != p.base[i])
+		owner := p.owner[i]
+		useful = useful || owner != None && (stay || owner != p.base[i])
 	}
 	if !useful {
 		return
@@ -40,7 +40,7 @@ func (p *planner) match() {
 		movers = left
 	}
 	settle(func(i int) int {
-		if owner := p.in.Partitions[i].Owner; p.live(owner) && *slot(owner, i) > 0 {
+		if owner := p.owner[i]; owner != None && *slot(owner, i) > 0 {
 			return owner
 		}
 		return None
@@ -48,7 +48,7 @@ func (p *planner) match() {
 	if stay {
 		free := p.cursors(func(w int) string { return p.in.Workers[w].Zone }, slot)
 		settle(func(i int) int {
-			if owner := p.in.Partitions[i].Owner; p.live(owner) {
+			if owner := p.owner[i]; owner != None {
 				return free(p.in.Workers[owner].Zone, i)
 			}
 			return None
@@ -94,23 +94,20 @@ func (p *planner) cursors(zone func(w int) string, slot func(w, i int) *int32) f
 func (p *planner) result() Result {
 	r := Result{Assign: p.at, Reason: p.why, More: p.more}
 	for i := range p.why {
-		owner := p.in.Partitions[i].Owner
-		if !p.live(owner) {
-			owner = None
-		}
+		owner := p.owner[i]
 		if owner != None && p.at[i] != None && p.at[i] != owner {
 			r.Moves++
 		}
 		if p.why[i] == undecided {
-			p.why[i] = p.reason(i, owner)
+			p.why[i] = p.reason(i)
 		}
 	}
 	return r
 }
 
 // reason is that of a partition that has a worker and was not fixed there.
-func (p *planner) reason(i, owner int) Reason {
-	switch {
+func (p *planner) reason(i int) Reason {
+	switch owner := p.owner[i]; {
 	case p.pin != nil && p.pin[i] != 0:
 		return p.pin[i]
 	case owner == None:
@@ -121,7 +118,7 @@ func (p *planner) reason(i, owner int) Reason {
 		return Kept
 	case p.workers[owner].drains:
 		return Drained
-	case p.shut != nil && p.shut[i] && p.base[i] == owner:
+	case p.shut != nil && p.shut[i]:
 		return Overflow
 	default:
 		return Balanced

@@ -37,8 +37,11 @@ func partitionOrder(in *Input) []place {
 		order[i] = place{hash(in.Group, in.Partitions[i].Name), i}
 	}
 	slices.SortFunc(order, func(a, b place) int {
-		if c := cmp.Compare(a.hash, b.hash); c != 0 {
-			return c
+		switch { // half of the planner's time goes here: no calls
+		case a.hash < b.hash:
+			return -1
+		case a.hash > b.hash:
+			return 1
 		}
 		return cmp.Compare(in.Partitions[a.index].Name, in.Partitions[b.index].Name)
 	})

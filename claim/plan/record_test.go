@@ -122,6 +122,7 @@ func TestMalformedPlansAreTypedErrors(t *testing.T) {
 		{"partitions below zero", with("partitions", -1), plan.ErrFormat, "partitions: have -1, want 0 to 1048576"},
 		{"too many partitions", with("partitions", 1<<30), plan.ErrFormat, "partitions: have 1073741824, want 0 to 1048576"},
 		{"more partitions than reasons", with("partitions", 4), plan.ErrFormat, "why: have 3, want 4 reasons"},
+		{"more reasons than partitions", with("why", "AAILAA=="), plan.ErrFormat, "why: have 4, want 3 reasons"},
 		{"fewer bytes than partitions", with("assign", "AQI="), plan.ErrFormat, "assign: have 2 bytes, want 3 partitions"},
 		{"fewer numbers than bytes", with("assign", "AYGB"), plan.ErrFormat, "assign: have 1, then no number, want 3 partitions"},
 		{"too great a number", with("assign", "gICAgICAgICAgAEAAA=="), plan.ErrFormat, "assign: have 0, then no number, want 3 partitions"},
