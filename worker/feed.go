@@ -107,6 +107,12 @@ func (f *feed) silentUntil() (at time.Time, ok bool) {
 	return f.heard.Add(2*f.heartbeat + f.heartbeat/4), f.want > 0
 }
 
+// silent reports whether the server's silence is suspicious.
+func (f *feed) silent() bool {
+	at, ok := f.silentUntil()
+	return ok && time.Until(at) <= 0
+}
+
 // forget takes all requests for lost, so that the next ask repeats them.
 func (f *feed) forget() {
 	f.want = 0

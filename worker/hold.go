@@ -353,9 +353,8 @@ func (h *hold) config() jetstream.ConsumerConfig {
 }
 
 // save saves the position, with the name of the consumer that may be further on.
+// It may take as long as ctx lasts.
 func (h *hold) save(ctx context.Context, consumer string) error {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
-	defer cancel()
 	floor := h.floor
 	data := position{Stream: h.s.Stream, Made: h.made, Floor: floor, Consumer: consumer, Gone: h.gone}.bytes()
 	h.savedAt, h.unsaved = time.Now(), 0 // also if it fails: not at once again
@@ -378,7 +377,9 @@ func (h *hold) finish(ctx context.Context) {
 	} else {
 		h.gone = append(h.gone, h.name)
 	}
-	if err := h.save(ctx, consumer); err != nil {
+	saving, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	if err := h.save(saving, consumer); err != nil {
 		h.log.WarnContext(ctx, "final position not saved", slog.Any("err", err))
 		return
 	}

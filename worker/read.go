@@ -41,7 +41,7 @@ func (h *hold) read(ctx, soft context.Context) error {
 		select {
 		case <-soft.Done():
 		case <-timer.C:
-			if at, ok := h.feed.silentUntil(); ok && len(h.feed.msgs) == 0 && time.Until(at) <= 0 {
+			if !h.doubt && h.feed.silent() && len(h.feed.msgs) == 0 {
 				h.suspect(0)
 			}
 		case <-connected:
@@ -63,10 +63,9 @@ func (h *hold) read(ctx, soft context.Context) error {
 // nextLook returns how long read may sleep if nothing happens.
 func (h *hold) nextLook() time.Duration {
 	next := time.Hour
-	if h.doubt {
+	if h.doubt { // silence says nothing new
 		next = min(next, time.Until(h.after))
-	}
-	if at, ok := h.feed.silentUntil(); ok {
+	} else if at, ok := h.feed.silentUntil(); ok {
 		next = min(next, time.Until(at))
 	}
 	if h.floor != h.saved {
@@ -160,7 +159,9 @@ func (h *hold) saveIfDue(ctx context.Context) {
 		h.savedAt, h.unsaved = time.Now(), 0
 		return
 	}
-	if err := h.save(ctx, h.name); err != nil && ctx.Err() == nil {
+	saving, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	if err := h.save(saving, h.name); err != nil && ctx.Err() == nil {
 		h.log.WarnContext(ctx, "position not saved", slog.Uint64("position", h.floor), slog.Any("err", err))
 	}
 }

@@ -389,6 +389,30 @@ func TestReadsOnAfterReconnects(t *testing.T) {
 	}
 }
 
+// The connection neither works nor breaks, for long. In a bubble, a reader that
+// does not wait between its attempts stops the time.
+func TestCutOffReaderWaitsAndReadsOn(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		e := newEnv(t)
+		link := natstest.NewLink(t, e.server)
+		nc := link.Connect(nats.ReconnectBufSize(8<<20), nats.PingInterval(time.Hour))
+		var got seen
+		task := &worker.Stream{JS: natstest.JetStream(t, nc), Stream: "ORDERS", Filter: "orders.{partition}.>", Handle: got.handle}
+		launch(t, task, newPlace("7").gain())
+		time.Sleep(time.Second)
+		link.Cut()
+		e.publish(t, "7", 0, 10)
+		before := nc.Stats().OutMsgs
+		time.Sleep(10 * time.Minute)
+		if out := nc.Stats().OutMsgs - before; out > 200 {
+			t.Errorf("requests while cut off for 10 minutes = %d, want one each few seconds", out)
+		}
+		link.Mend()
+		time.Sleep(time.Minute)
+		got.want(t, 10)
+	})
+}
+
 func TestPartitionBeginsAnewInAStreamMadeAnew(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		e := newEnv(t)
