@@ -33,8 +33,10 @@ func NewPool(claimers []*claim.Claimer, task Task, log *slog.Logger) (*Pool, err
 	for _, c := range claimers {
 		m := member{c.Group(), c.ID()}
 		if seen[m] {
-			return nil, &SettingError{Of: "pool", Setting: "worker ids of group " + m.group,
-				Have: "two of " + m.id, Want: "different ones"}
+			return nil, &SettingError{
+				Of: "pool", Setting: "worker ids of group " + m.group,
+				Have: "two of " + m.id, Want: "different ones",
+			}
 		}
 		seen[m] = true
 	}

@@ -145,11 +145,13 @@ func TestPoolOfAStreamMovesItsPosition(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
 				e := newEnv(t)
 				var got [4]seen
-				task := &worker.Stream{JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>", Mode: mode,
+				task := &worker.Stream{
+					JS: e.js, Stream: "ORDERS", Filter: "orders.{partition}.>", Mode: mode,
 					Handle: func(ctx context.Context, p worker.Partition, m *worker.Message) error {
 						time.Sleep(10 * time.Millisecond)
 						return got[p.Name()[0]-'0'].handle(ctx, p, m)
-					}}
+					},
+				}
 				const n = 500
 				for i := range got {
 					e.publish(t, fmt.Sprint(i), 0, n)
@@ -406,4 +408,3 @@ func (s *seen) wantAtLeastOnce(t *testing.T, n int) int {
 	}
 	return len(s.numbers) - n
 }
-
