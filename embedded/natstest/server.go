@@ -21,8 +21,26 @@ func Server(t testing.TB, opts ...embedded.Option) *embedded.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Stop)
+	t.Cleanup(func() {
+		quiet(t, s)
+		s.Stop()
+	})
 	return s
+}
+
+// quiet stops JetStream before the server. A server that is shut down with pull
+// requests pending sleeps for 50 ms under JetStream's mutex; a goroutine that
+// waits for it meanwhile, as one that makes a consumer does, stops the time of a
+// bubble and so the sleep.
+func quiet(t testing.TB, s *embedded.Server) {
+	t.Helper()
+	for _, srv := range s.Servers() {
+		if srv.Running() && !srv.JetStreamIsClustered() {
+			if err := srv.DisableJetStream(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 }
 
 // Restart stops the first server of s and starts it again on the same store.
@@ -31,6 +49,7 @@ func Server(t testing.TB, opts ...embedded.Option) *embedded.Server {
 // [embedded.Server.StartServer].
 func Restart(t testing.TB, s *embedded.Server) {
 	t.Helper()
+	quiet(t, s)
 	s.StopServer(0)
 	if err := s.StartServer(0); err != nil {
 		t.Fatal(err)
