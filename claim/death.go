@@ -85,7 +85,7 @@ func (c *Claimer) probe(ctx context.Context, worker string, epoch uint64) bool {
 		Value: encode(member{Version: recordVersion, State: dead, Nonce: bucket.Nonce(), By: c.id}),
 	})
 	if err == nil {
-		c.log.WarnContext(ctx, "worker is dead", slog.String("worker", worker), slog.Uint64("epoch", epoch))
+		c.log.WarnContext(ctx, "worker is dead", slog.String("dead", worker), slog.Uint64("epoch", epoch))
 		c.deaths.note(worker, revision-1)
 		return true
 	}

@@ -81,7 +81,7 @@ func (c *Claimer) join(ctx context.Context) (*session, error) {
 				continue
 			case held.Nonce != "" && time.Since(told) > c.lease.TTL:
 				told = time.Now()
-				c.log.WarnContext(ctx, "waiting for the worker that has this id to end", slog.String("worker", c.id),
+				c.log.WarnContext(ctx, "waiting for the worker that has this id to end",
 					slog.String("host", held.Host), slog.Int("pid", held.PID), slog.Any("err", ErrWorkerID))
 			}
 		}
@@ -105,7 +105,7 @@ func (c *Claimer) join(ctx context.Context) (*session, error) {
 		}
 	}
 	go s.keep()
-	c.log.InfoContext(ctx, "worker joined", slog.String("worker", c.id), slog.Uint64("epoch", s.epoch))
+	c.log.InfoContext(ctx, "worker joined", slog.Uint64("epoch", s.epoch))
 	return s, nil
 }
 
