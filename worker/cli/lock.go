@@ -153,12 +153,15 @@ func (c *lockCommand) runUnder(ctx context.Context, r *run, relay *relay, lock *
 	if err := lock.Err(); err != nil {
 		return &codeError{exitLost, fmt.Errorf("%w; the command was not started", err)}
 	}
+	terminal := openTerminal(r.In)
+	defer terminal.takeBack()
 	child, err := relay.start(cmd)
 	if err != nil {
 		return err
 	}
-	trust := c.TTL - c.LeaseMargin()
-	if !newWatch(lock, child, trust, r.log).run(ctx) {
+	terminal.lend(child)
+	ended := newWatch(lock, child, c.TTL-c.LeaseMargin(), r.log).run(ctx)
+	if !ended {
 		if code := child.ExitCode(); code != exitDone {
 			return &codeError{code: code}
 		}
