@@ -172,7 +172,7 @@ func (s *Stream) fits(info *jetstream.StreamInfo, filter string, relate func(sub
 			Want: "limits for mode offset, since nothing is acknowledged",
 		}
 	}
-	if cfg.Mirror != nil || len(cfg.Sources) > 0 {
+	if cfg.Mirror != nil || len(cfg.Sources) > 0 || cfg.SubjectTransform != nil {
 		return nil // it has subjects that its configuration does not name
 	}
 	for _, subject := range cfg.Subjects {

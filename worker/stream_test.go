@@ -678,6 +678,38 @@ func TestValidateSaysWhatDoesNotFit(t *testing.T) {
 	})
 }
 
+// The server puts the messages into partitions: the subjects that are stored are
+// not those that the stream listens to.
+func TestReadsAStreamThatTransformsItsSubjects(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		e := newEnv(t)
+		_, err := e.js.CreateStream(t.Context(), jetstream.StreamConfig{
+			Name: "SHARDS", Subjects: []string{"shard.*"}, Storage: jetstream.MemoryStorage,
+			SubjectTransform: &jetstream.SubjectTransformConfig{Source: "shard.*", Destination: "shards.{{partition(4,1)}}.{{wildcard(1)}}"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got seen
+		task := &worker.Stream{JS: e.js, Stream: "SHARDS", Filter: "shards.{partition}.>", Handle: got.handle}
+		if err := task.Validate(t.Context()); err != nil {
+			t.Errorf("Validate = %v, want nil", err)
+		}
+		for i := range 4 {
+			launch(t, task, newPlace(fmt.Sprint(i)).gain())
+		}
+		for i := range 100 {
+			if _, err := e.js.Publish(t.Context(), fmt.Sprintf("shard.key-%d", i), fmt.Append(nil, i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if got.count() != 100 {
+			t.Errorf("%d messages handled, want 100", got.count())
+		}
+	})
+}
+
 func TestPartitionsWithAlikeNamesDoNotMeet(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		e := newEnv(t, func(cfg *jetstream.StreamConfig) { cfg.Retention = jetstream.WorkQueuePolicy })
