@@ -20,6 +20,13 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
+	if spec := os.Getenv(workerEnv); spec != "" {
+		if err := runWorker(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "tenure-cli-")
 		if err != nil {

@@ -242,13 +242,6 @@ func of(log []entry, w what) []entry {
 func (g *guard) after(e entry, w what) (entry, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i := len(g.log) - 1; i >= 0; i-- {
-		next := g.log[i]
-		if next.partition == e.partition && next.token == e.token {
-			break
-		}
-		_ = next
-	}
 	i := slices.IndexFunc(g.log, func(next entry) bool {
 		return next.what == w && next.partition == e.partition && next.worker != e.worker && next.token > e.token
 	})
@@ -350,12 +343,7 @@ func (c *checker) accept(e entry) string {
 	c.last[e.partition], c.keys[e.key] = e, e
 	switch {
 	case e.token < c.holds[e.partition].token:
-		// The mark is raised by the first write, so that this is possible after
-		// a begin, and would be seen by the next one.
-		if !slices.Contains(c.frozen, e.worker) {
-			return "accepted after others had taken over: " + c.holds[e.partition].String()
-		}
-		return ""
+		return "accepted after others had taken over: " + c.holds[e.partition].String()
 	case e.sequence < last.sequence:
 		return "not in the order of the partition, after " + last.String()
 	case e.sequence == last.sequence:

@@ -1,0 +1,340 @@
+package cli_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	partitions = 12
+	keys       = 1000
+)
+
+// Every message is handled once, in order, by a handler in Go.
+func TestWorkersCrashLeaveAndFreezeAndEveryMessageIsHandledOnceInOrder(t *testing.T) {
+	crashLeaveFreeze(t, taskWorker, scale(t, 20_000), 1500)
+}
+
+// The same with one process per message.
+func TestCommandsCrashLeaveAndFreezeAndEveryMessageIsHandledOnceInOrder(t *testing.T) {
+	crashLeaveFreeze(t, commandWorker, scale(t, 2000), 130)
+}
+
+// scale makes a test smaller where it shall be quick, or cannot be.
+func scale(t *testing.T, n int) int {
+	t.Helper()
+	if testing.Short() || race {
+		return n / 5
+	}
+	return n
+}
+
+// crashLeaveFreeze has three workers, of which the first is killed, the second is
+// asked to leave, and the third is frozen for longer than its TTL with a message in
+// hand for each of its partitions, and then finishes those. Others come in for them.
+func crashLeaveFreeze(t *testing.T, start fleet, messages, perSecond int) {
+	_, url := startServer(t, "--store", t.TempDir(), "--log-level", "warn")
+	run := newRun(t, start, url, 3*time.Second, 1)
+	run.publish(messages, perSecond)
+	run.begin("a", "b", "c")
+	begun := time.Now()
+
+	run.crash("a")
+	run.begin("d")
+	run.leave("b")
+	run.begin("e")
+	run.freeze("c")
+
+	run.finish(messages)
+	checkLog(t, run.guard.entries(), []string{"a"}, []string{"c"})
+	t.Logf("%d messages in %v", messages, time.Since(begun).Round(time.Millisecond))
+	run.end("c", "d", "e")
+}
+
+// A run is a stream, the workers that handle its messages, and the guard that they
+// write to.
+type run struct {
+	t       *testing.T
+	start   fleet
+	job     job
+	guard   *guard
+	js      jetstream.JetStream
+	workers map[string]*process
+	keys    []string // by sequence less one, once published
+	sent    chan struct{}
+}
+
+// newRun makes the stream. The server puts the messages into partitions.
+func newRun(t *testing.T, start fleet, url string, ttl time.Duration, replicas int) *run {
+	t.Helper()
+	r := &run{
+		t: t, start: start, guard: newGuard(t), js: connect(t, url),
+		workers: make(map[string]*process), sent: make(chan struct{}),
+	}
+	r.job = job{
+		URL: url, Group: "orders", Partitions: partitions, Stream: "ORDERS", Filter: "orders.{partition}.>",
+		TTL: ttl, Guard: r.guard.addr,
+	}
+	_, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: r.job.Stream, Subjects: []string{"order.*"}, Replicas: replicas,
+		SubjectTransform: &jetstream.SubjectTransformConfig{
+			Source: "order.*", Destination: fmt.Sprintf("orders.{{partition(%d,1)}}.{{wildcard(1)}}", partitions),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// publish begins to publish messages of random keys.
+func (r *run) publish(messages, perSecond int) {
+	ctx, cancel := context.WithCancel(r.t.Context())
+	var publishing sync.WaitGroup
+	r.t.Cleanup(func() {
+		cancel()
+		publishing.Wait()
+	})
+	publishing.Go(func() {
+		defer close(r.sent)
+		random := rand.New(rand.NewPCG(1, 2))
+		begun := time.Now()
+		var acks []jetstream.PubAckFuture
+		for i := range messages {
+			key := fmt.Sprintf("k%03d", random.IntN(keys))
+			ack, err := r.js.PublishAsync("order."+key, []byte(key))
+			if err != nil {
+				r.t.Errorf("PublishAsync = %v, want nil", err)
+				return
+			}
+			acks = append(acks, ack)
+			r.keys = append(r.keys, key)
+			due := begun.Add(time.Duration(i) * time.Second / time.Duration(perSecond))
+			select {
+			case <-time.After(time.Until(due)):
+			case <-ctx.Done():
+				return
+			}
+		}
+		for i, ack := range acks {
+			select {
+			case stored := <-ack.Ok():
+				if stored.Sequence != uint64(i+1) {
+					r.t.Errorf("message %d has sequence %d, want %d", i, stored.Sequence, i+1)
+				}
+			case err := <-ack.Err():
+				r.t.Errorf("message %d: %v", i, err)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// await waits until the condition holds.
+func (r *run) await(what string, holds func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for !holds() {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("not within a minute: %s; %d handled, owners %v", what, r.guard.count(), r.owned())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// owned returns how many partitions each worker has.
+func (r *run) owned() map[string]int {
+	all := make(map[string]int)
+	for id := range r.workers {
+		all[id] = len(r.guard.owned(id))
+	}
+	return all
+}
+
+// begin starts workers and waits until all have the same share.
+func (r *run) begin(ids ...string) {
+	r.t.Helper()
+	begun := time.Now()
+	for _, id := range ids {
+		j := r.job
+		j.ID = id
+		r.workers[id] = r.start(r.t, j)
+	}
+	share := partitions / len(r.workers)
+	r.await(fmt.Sprintf("all of %s have %d partitions", strings.Join(ids, ", "), share), func() bool {
+		for id := range r.workers {
+			if len(r.guard.owned(id)) != share {
+				return false
+			}
+		}
+		return true
+	})
+	r.t.Logf("%s: started, everybody has %d partitions after %v", strings.Join(ids, ", "), share, time.Since(begun).Round(time.Millisecond))
+}
+
+// crash kills a worker and waits until others have begun messages of all of its
+// partitions.
+func (r *run) crash(id string) {
+	r.t.Helper()
+	before := r.holds(id)
+	killed := time.Now()
+	r.workers[id].signalGroup(syscall.SIGKILL)
+	delete(r.workers, id)
+	took := r.takeOvers(before, killed)
+	r.t.Logf("%s: killed at %d handled, its partitions run elsewhere after %v", id, r.guard.count(), took)
+	// The server forgets the worker within the TTL, and up to 300 ms later. What is
+	// above the promise of TTL + 1 s is for a machine with other things to do.
+	if longest, most := slices.Max(took), r.job.TTL+2*time.Second; longest > most {
+		r.t.Errorf("take-over after %v, want at most %v", longest, most)
+	}
+}
+
+// leave asks a worker to leave, and waits for its end.
+func (r *run) leave(id string) {
+	r.t.Helper()
+	before := r.holds(id)
+	asked := time.Now()
+	r.workers[id].signalGroup(syscall.SIGTERM)
+	if code := r.workers[id].code(); code != 0 {
+		r.t.Errorf("worker %s = %d, want 0", id, code)
+	}
+	left := time.Since(asked)
+	delete(r.workers, id)
+	r.t.Logf("%s: left within %v, its partitions run elsewhere after %v", id, left.Round(time.Millisecond), r.takeOvers(before, asked))
+}
+
+// freeze stops a worker while it has a message of each partition in hand, until
+// others have taken over. Then its handlers go on as if nothing had happened.
+//
+// Commands are not in the process group of the tool. Every other one is stopped
+// with it and goes on before it; the rest have never been stopped.
+func (r *run) freeze(id string) {
+	r.t.Helper()
+	worker := r.workers[id]
+	r.guard.shut(id)
+	var before map[string]entry
+	r.await("worker "+id+" has a message of every partition in hand", func() bool {
+		before = r.guard.inHand(id)
+		return len(before) == partitions/len(r.workers)
+	})
+	stopped := time.Now()
+	worker.signalGroup(syscall.SIGSTOP)
+	var commands []int
+	for _, e := range before {
+		if e.pid != worker.Process.Pid && len(commands) < len(before)/2 {
+			commands = append(commands, e.pid)
+			signalPID(r.t, e.pid, syscall.SIGSTOP)
+		}
+	}
+	took := r.takeOvers(before, stopped)
+	r.await("others have written", func() bool {
+		for _, e := range before {
+			if _, ok := r.guard.after(e, accepted); !ok {
+				return false
+			}
+		}
+		return true
+	})
+	r.t.Logf("%s: stopped with %d commands at %d handled, its partitions run elsewhere after %v", id, len(commands), r.guard.count(), took)
+	if longest, most := slices.Max(took), r.job.TTL+2*time.Second; longest > most {
+		r.t.Errorf("take-over after %v, want at most %v", longest, most)
+	}
+
+	late := func() int { return len(of(r.guard.entries(), refused)) }
+	r.guard.open(id)
+	if inside := before[slices.Sorted(maps.Keys(before))[0]].pid == worker.Process.Pid; !inside {
+		r.await("the late writes of the commands that run are refused", func() bool { return late() == len(before)-len(commands) })
+		for _, pid := range commands {
+			signalPID(r.t, pid, syscall.SIGCONT)
+		}
+		r.await("the late writes of the commands that were stopped are refused", func() bool { return late() == len(before) })
+	}
+	resumed := time.Now()
+	worker.signalGroup(syscall.SIGCONT)
+	r.await("the late writes are refused", func() bool { return late() == len(before) })
+	r.await("the worker is one of the others again", func() bool { return len(r.guard.owned(id)) == partitions/len(r.workers) })
+	r.t.Logf("%s: went on after %v, %d late writes refused, has its share again after %v", id,
+		resumed.Sub(stopped).Round(time.Millisecond), late(), time.Since(resumed).Round(time.Millisecond))
+}
+
+// holds returns the last entry of every partition that the worker has.
+func (r *run) holds(id string) map[string]entry {
+	r.t.Helper()
+	all := make(map[string]entry)
+	for _, partition := range r.guard.owned(id) {
+		all[partition] = r.guard.owner(partition)
+	}
+	return all
+}
+
+// takeOvers waits until others have begun messages of all partitions, under larger
+// tokens, and returns after what times.
+func (r *run) takeOvers(before map[string]entry, since time.Time) []time.Duration {
+	r.t.Helper()
+	var took []time.Duration
+	for _, e := range before {
+		var next entry
+		r.await("partition "+e.partition+" of worker "+e.worker+" is taken over", func() bool {
+			var ok bool
+			next, ok = r.guard.after(e, begun)
+			return ok
+		})
+		took = append(took, next.at.Sub(since).Round(time.Millisecond))
+	}
+	slices.Sort(took)
+	return took
+}
+
+// finish waits until all messages are handled, and compares what was handled with
+// what was published.
+func (r *run) finish(messages int) {
+	r.t.Helper()
+	<-r.sent
+	r.await("every message is handled", func() bool { return r.guard.count() >= messages })
+	handled := make(map[uint64]string)
+	for _, e := range of(r.guard.entries(), accepted) {
+		handled[e.sequence] = e.key
+	}
+	for i, key := range r.keys {
+		if got := handled[uint64(i+1)]; got != key {
+			r.t.Errorf("message %d was handled with key %q, want %q", i+1, got, key)
+		}
+	}
+	if len(handled) != messages || len(r.keys) != messages {
+		r.t.Errorf("%d messages handled of %d published, want %d", len(handled), len(r.keys), messages)
+	}
+}
+
+// end asks the workers to leave.
+func (r *run) end(ids ...string) {
+	r.t.Helper()
+	for _, id := range ids {
+		r.workers[id].signalGroup(syscall.SIGTERM)
+	}
+	for _, id := range ids {
+		if code := r.workers[id].code(); code != 0 {
+			r.t.Errorf("worker %s = %d, want 0", id, code)
+		}
+	}
+	if status := readStatus(r.t, r.job.URL, r.job.Group); len(status.Workers) != 0 || status.Unassigned != partitions {
+		r.t.Errorf("status = %+v, want nobody left", status)
+	}
+}
+
+func signalPID(t *testing.T, pid int, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(pid, s); err != nil {
+		t.Fatalf("kill %d = %v, want nil", pid, err)
+	}
+}
