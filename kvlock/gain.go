@@ -101,7 +101,7 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 		since:    a.sent.UTC(),
 		released: make(chan struct{}),
 		look:     make(chan struct{}, 1),
-		ahead:    make(chan struct{}, 1),
+		someone:  make(chan struct{}, 1),
 		done:     make(chan struct{}),
 		guarded:  w.guarded,
 		low:      w.low,
@@ -111,7 +111,7 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 		trust:    trust,
 	}
 	if w.ticket.Nonce != "" {
-		k.waiter, k.ticketed = w, true
+		k.waiter, k.ticketed, k.left = w, true, make(chan struct{})
 	}
 	inner, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	k.ctx, k.end = &holdContext{Context: inner, lock: k, end: end}, end

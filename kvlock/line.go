@@ -9,13 +9,11 @@ import (
 	"tenure/kvlock/bucket"
 )
 
-// How long markers live: of a release that somebody waits for, of one that nobody
-// is known to wait for, of a ticket. The first is the time in which nobody can
-// overtake the first in line.
+// How long markers live: of a release that somebody waits for, in which time nobody
+// can overtake the first in line, and of one that nobody is known to wait for.
 const (
-	markerTTL       = 2 * time.Second
-	blindMarkerTTL  = time.Second
-	ticketMarkerTTL = time.Second
+	markerTTL      = 2 * time.Second
+	blindMarkerTTL = time.Second
 )
 
 // ticketTTLMax is the longest that a ticket lives: it only collects garbage (L5).
@@ -135,11 +133,7 @@ func (l *Locker) purgeTicket(ctx context.Context, enc string, t ticket) error {
 		}
 		t.revision = e.Revision
 	}
-	_, err := l.b.Write(ctx, bucket.Write{Key: ticketKey(enc, t.Nonce), Last: t.revision, Purge: true, TTL: ticketMarkerTTL})
-	if errors.Is(err, bucket.ErrConflict) {
-		return nil // a ticket is written once: something else than it is there, or nothing
-	}
-	return err
+	return l.b.Remove(ctx, ticketKey(enc, t.Nonce), t.revision)
 }
 
 // remember keeps the marker of an own release, and where the line begins.

@@ -28,17 +28,18 @@ type Lock struct {
 	released chan struct{} // closed by the first Release
 	once     sync.Once     // for it
 	look     chan struct{} // holds one: renew now, something happened
-	ahead    chan struct{} // holds one: read the line ahead, somebody stands in it
+	someone  chan struct{} // holds one: somebody stands in line, read it ahead
 	done     chan struct{} // closed when keep has ended: the key is free, or not ours
 	guarded  bool          // by Do, which releases it
 	waiter   *waiter       // whose ticket it was gained with, nil if none
 
 	// Of the keep goroutine alone.
-	first *ticket // read ahead; nil: not known
-	low   uint64  // no ticket stands below, by own reading; 0: not known
-	start uint64  // where to begin to read the line
-	fails int     // renewals that failed since the last that did not
-	left  bool    // the ticket that it was gained with is gone
+	ahead *reading      // of the first ticket, under way or done; nil: none
+	low   uint64        // no ticket stands below, by own reading; 0: not known
+	start uint64        // where to begin to read the line
+	fails int           // renewals that failed since the last that did not
+	left  chan struct{} // closed when the ticket that it was gained with is gone
+	leave sync.Once     // for it
 
 	mu       sync.Mutex
 	revision uint64 // the newest confirmed one
@@ -193,7 +194,7 @@ func (k *Lock) note(r request) (mine, noted bool) {
 	if k.lowest == 0 || r.Low < k.lowest {
 		k.lowest = r.Low
 	}
-	k.nudge(k.ahead)
+	k.nudge(k.someone)
 	return true, true
 }
 

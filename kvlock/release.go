@@ -44,11 +44,12 @@ func (k *Lock) finish() {
 // could not, for so long that the record has ended by itself.
 func (k *Lock) free() error {
 	blind := k.decide()
-	k.leaveLine()
 	ttl := blindMarkerTTL
 	if !blind {
 		ttl = markerTTL
-		k.readAhead()
+		if k.ahead == nil {
+			k.readAhead()
+		}
 	}
 	asked := time.Now()
 	marker, err := k.purge(ttl)
@@ -66,39 +67,72 @@ func (k *Lock) free() error {
 	return nil
 }
 
-// decide closes the hold for notes and reports whether nobody is known to wait:
-// who asks from now on is told "not mine", reads the lock again, and so meets the
-// marker.
+// decide closes the hold for notes and reports whether nobody is known to wait: who
+// asks from now on is told "not mine", reads the lock again, and so meets the marker.
+// Who meets the ticket that the lock was gained with is told that nobody waits with
+// it, and removes it: so the release need not wait until it is gone.
 func (k *Lock) decide() (blind bool) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.decided = true
-	return !k.noted && !k.ticketed
+	blind = !k.noted && !k.ticketed
+	k.mu.Unlock()
+	if k.waiter != nil {
+		k.waiter.dropTicket()
+	}
+	return blind
 }
 
 // handOn tells the first in line that the lock is free at marker.
 func (k *Lock) handOn(marker uint64) {
+	var first *ticket
+	if k.ahead != nil {
+		<-k.ahead.done
+		first = k.ahead.first
+	}
+	if k.lower() {
+		first = nil
+	}
 	w := walk{l: k.l, enc: k.enc, at: marker, low: k.start, own: k.own()}
-	w.tell(k.ctx, k.first)
+	w.tell(k.ctx, first)
 }
 
-// readAhead reads the first ticket of the line, so that a release need not. It is
-// the first also later, or gone: newer ones stand behind it.
-func (k *Lock) readAhead() {
+// lower lowers the place where to begin to read the line to that of the tickets that
+// were told of, and reports whether it did.
+func (k *Lock) lower() bool {
 	k.mu.Lock()
-	lowest := k.lowest
-	k.mu.Unlock()
-	if k.first != nil && (lowest == 0 || lowest >= k.first.revision) {
-		return
+	defer k.mu.Unlock()
+	if k.lowest == 0 || k.start != 0 && k.lowest >= k.start {
+		return false
 	}
-	if lowest != 0 && (k.start == 0 || lowest < k.start) {
-		k.start = lowest
+	k.start = k.lowest
+	return true
+}
+
+// A reading is a read of the first ticket of a line. It is the first also later, or
+// gone: newer ones stand behind it.
+type reading struct {
+	done  chan struct{}
+	first *ticket // nil if there was none or it could not be read; set before done is closed
+}
+
+// readAhead starts to read the first ticket, so that a release need not wait for it.
+func (k *Lock) readAhead() {
+	lower := k.lower()
+	if k.ahead != nil {
+		<-k.ahead.done
+		if k.ahead.first != nil && !lower {
+			return
+		}
 	}
-	first, err := k.l.nextTicket(k.ctx, k.enc, k.start, k.own())
-	if err != nil {
-		return // it is read after the release then
-	}
-	k.first = first
+	r, start := &reading{done: make(chan struct{})}, k.start
+	k.ahead = r
+	go func() {
+		r.first, _ = k.l.nextTicket(k.ctx, k.enc, start, k.own()) // else it is read after the release
+		close(r.done)
+		if k.waiter != nil {
+			k.leave.Do(k.leaveLine)
+		}
+	}()
 }
 
 // own returns the nonce of the ticket that the lock was gained with.
@@ -109,19 +143,17 @@ func (k *Lock) own() string {
 	return k.waiter.ticket.Nonce
 }
 
-// leaveLine removes the ticket that the lock was gained with, unless it is done.
+// leaveLine removes the ticket that the lock was gained with, and closes k.left. It
+// runs once, beside the keep goroutine.
 func (k *Lock) leaveLine() {
-	if k.waiter == nil || k.left {
-		return
-	}
+	defer close(k.left)
 	for fails := 1; fails <= 3; fails++ {
 		if err := k.l.purgeTicket(k.ctx, k.enc, k.waiter.ticket); err == nil {
-			k.left = true
 			return
 		}
 		pauseFor(context.WithoutCancel(k.ctx), k.l.pause(fails))
 	}
-	// Whoever meets it is told that it is not waited with, and removes it.
+	// Whoever meets it later is told that it is not waited with, and removes it.
 }
 
 // purge ends the record, whichever write of the hold is the newest, and returns the
@@ -183,6 +215,12 @@ func (k *Lock) standing(last *uint64) (marker uint64, done bool) {
 
 // forget drops the hold from what the Locker knows.
 func (k *Lock) forget() {
+	if k.waiter != nil {
+		<-k.left
+	}
+	if k.ahead != nil {
+		<-k.ahead.done
+	}
 	k.l.holds.Add(-1)
 	k.l.mu.Lock()
 	defer k.l.mu.Unlock()

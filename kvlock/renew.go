@@ -20,8 +20,7 @@ func (k *Lock) keep(gained time.Time) {
 	defer close(k.done)
 	defer k.forget()
 
-	if k.ticketed {
-		k.leaveLine()
+	if k.waiter != nil {
 		k.readAhead()
 	}
 	// Absolute times: a late timer does not move the schedule (K23).
@@ -32,7 +31,7 @@ func (k *Lock) keep(gained time.Time) {
 		ahead := false
 		select {
 		case <-k.ctx.Done():
-		case <-k.ahead:
+		case <-k.someone:
 			ahead = true
 		case <-k.look:
 		case <-timer.C:

@@ -142,6 +142,8 @@ type Bucket struct {
 	high  atomic.Uint64 // the highest revision acknowledged to this process
 	clock atomic.Pointer[reading]
 	gone  atomic.Bool // known not to be the one that was opened any more
+
+	marksOnly atomic.Bool // entries cannot be removed without a trace
 }
 
 // A reading is the server's clock as it was when it was heard of.
@@ -215,6 +217,7 @@ func (b *Bucket) attach(ctx context.Context, s settings) error {
 	b.clock.Store(&reading{info.TimeStamp, heard})
 	b.maxTTL, _ = maxTTL(info)
 	b.opens = heard.Add(quarantine - info.TimeStamp.Sub(info.Created))
+	b.marksOnly.Store(info.Config.DenyDelete)
 	b.single = info.Config.Replicas == 1
 	return nil
 }

@@ -54,7 +54,6 @@ func wanted(s settings, now time.Time) jetstream.StreamConfig {
 		Duplicates:         2 * time.Minute,
 		FirstSeq:           uint64(now.Add(-backdate).UnixMicro()),
 		AllowRollup:        true,
-		DenyDelete:         true,
 		AllowMsgTTL:        true,
 		AllowAtomicPublish: true,
 		AllowDirect:        false, // reads come from the leader

@@ -107,6 +107,40 @@ func (b *Bucket) Batch(ctx context.Context, ws []Write) (last uint64, err error)
 	return 0, fmt.Errorf("batch: have 0 writes, want 1 to 1,000")
 }
 
+// Remove removes the entry of key that has the revision, without a trace if the
+// bucket and the server's permissions allow that, and else leaving a marker that
+// lives for a second. It is for keys that nobody watches. If the entry is gone that
+// is no error. Others are those of [Bucket.Write]; to try again is always right.
+func (b *Bucket) Remove(ctx context.Context, key string, revision uint64) error {
+	if b.marksOnly.Load() {
+		_, err := b.Write(ctx, Write{Key: key, Last: revision, Purge: true, TTL: time.Second})
+		if errors.Is(err, ErrConflict) {
+			return nil
+		}
+		return err
+	}
+	subject := b.api + "STREAM.MSG.DELETE." + b.streamName()
+	request := fmt.Appendf(nil, `{"seq":%d,"no_erase":true}`, revision)
+	reply, err := b.nc.RequestWithContext(ctx, subject, request)
+	if err != nil {
+		err = b.classify(subject, key, revision, err)
+		if errors.Is(err, ErrPermission) {
+			b.marksOnly.Store(true)
+		}
+		return err
+	}
+	var answer struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(reply.Data, &answer); err != nil {
+		return fmt.Errorf("key %q: %w: %w", key, ErrDoubt, err)
+	}
+	if answer.Error == nil || answer.Error.ErrorCode == codeNoSequence || answer.Error.ErrorCode == codeDeleteFailed {
+		return nil
+	}
+	return b.classify(subject, key, revision, answer.Error)
+}
+
 // send publishes m and waits for the acknowledgement. creates says that it, or
 // another message of its batch, expects that there is no entry.
 func (b *Bucket) send(ctx context.Context, m *nats.Msg, w Write, creates bool) (uint64, error) {
@@ -172,6 +206,8 @@ const (
 	codeStoreFailed   jetstream.ErrorCode = 10077
 	codeNoResources   jetstream.ErrorCode = 10023
 	codeNoStorage     jetstream.ErrorCode = 10047
+	codeNoSequence    jetstream.ErrorCode = 10043
+	codeDeleteFailed  jetstream.ErrorCode = 10057 // not there, since deletes are allowed
 )
 
 // classify says what is known after an operation on subject failed with err.
