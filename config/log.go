@@ -17,7 +17,7 @@ func (l *Log) Logger(w io.Writer) *slog.Logger {
 	_ = level.UnmarshalText([]byte(l.Level)) // see above
 	terminal := IsTerminal(w)
 	if l.Format == "json" || l.Format != "text" && !terminal {
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: spellDurations}))
 	}
 	return slog.New(tint.NewTextHandler(w, &tint.Options{
 		Level:       level,
@@ -25,6 +25,14 @@ func (l *Log) Logger(w io.Writer) *slog.Logger {
 		NoColor:     l.NoColor || !terminal,
 		ReplaceAttr: reddenErrors,
 	}))
+}
+
+// spellDurations writes 15s in place of a number of nanoseconds.
+func spellDurations(_ []string, attr slog.Attr) slog.Attr {
+	if attr.Value.Kind() == slog.KindDuration {
+		return slog.String(attr.Key, attr.Value.Duration().String())
+	}
+	return attr
 }
 
 func reddenErrors(_ []string, attr slog.Attr) slog.Attr {

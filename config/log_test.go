@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,17 +22,17 @@ func TestLogIsOneJSONObjectALineElsewhere(t *testing.T) {
 	var out bytes.Buffer
 	log := c.Logger(&out)
 	log.Debug("hidden")
-	log.Warn("lock lost\nor so", slog.String("lock", "a\nb"), slog.Any("err", errors.New("x")))
+	log.Warn("lock lost\nor so", slog.String("lock", "a\nb"), slog.Any("err", errors.New("x")), slog.Duration("wait", 1500*time.Millisecond))
 	log.Error("second")
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	if len(lines) != 2 {
 		t.Fatalf("lines = %q, want 2", lines)
 	}
-	var got struct{ Level, Msg, Lock, Err string }
+	var got struct{ Level, Msg, Lock, Err, Wait string }
 	if err := json.Unmarshal([]byte(lines[0]), &got); err != nil {
 		t.Fatalf("line %s = %v, want JSON", lines[0], err)
 	}
-	if got.Level != "WARN" || got.Msg != "lock lost\nor so" || got.Lock != "a\nb" || got.Err != "x" {
+	if got.Level != "WARN" || got.Msg != "lock lost\nor so" || got.Lock != "a\nb" || got.Err != "x" || got.Wait != "1.5s" {
 		t.Errorf("line = %+v, want level, message and attributes", got)
 	}
 }
