@@ -155,10 +155,11 @@ type waiter struct {
 	wake chan struct{} // holds one: offered, or a note for a write in doubt
 
 	// Guarded by the Locker's mutex.
-	phase phase
-	offer request // phaseOffered
-	noted bool    // somebody registered with a gaining write
-	note  uint64  // smallest revision of a ticket of those, 0: none
+	phase  phase
+	offer  request // phaseOffered
+	notes  notes   // from those who read a gaining write
+	stands ticket  // the ticket, once it is known to be stored
+	next   *ticket // the one behind it, if that has been read
 }
 
 // A step does one thing and returns what comes next, or an error that ends the
@@ -343,7 +344,8 @@ func (w *waiter) stand(ctx context.Context) (step, error) {
 		w.succeeded()
 	}
 	got := w.l.ask(ctx, w.holder.Process, request{
-		Op: opNote, Lock: w.enc, Nonce: w.holder.Nonce, Token: w.held.Token, Low: w.ticket.revision,
+		Op: opNote, Lock: w.enc, Nonce: w.holder.Nonce, Token: w.held.Token,
+		Place: place{Process: w.l.id, Nonce: w.ticket.Nonce, Revision: w.ticket.revision},
 	})
 	if got == answerNotMine {
 		return w.look, nil
@@ -434,13 +436,6 @@ func (w *waiter) nudge() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
-	}
-}
-
-// lowest notes that a ticket stands at revision. The Locker's mutex is held.
-func (w *waiter) lowest(revision uint64) {
-	if w.note == 0 || revision < w.note {
-		w.note = revision
 	}
 }
 

@@ -124,7 +124,18 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 	}
 	ln.holds[k] = struct{}{}
 	w.phase = phaseServed
-	k.noted, k.lowest = w.noted, w.note
+	k.notes = w.notes
+	if k.waiter != nil {
+		if tail := w.offer.Place; tail.Revision > max(k.notes.tail.Revision, w.ticket.revision) {
+			k.notes.tail = tail
+		}
+		// What stands behind the own ticket is the first in line unless an earlier
+		// one was passed over.
+		if w.next != nil && k.start >= w.ticket.revision {
+			k.ahead = &reading{done: make(chan struct{}), first: w.next}
+			close(k.ahead.done)
+		}
+	}
 	l.work.Add(1)
 	l.mu.Unlock()
 	l.holds.Add(1)
@@ -149,6 +160,7 @@ func (w *waiter) writeTicket(ctx context.Context) error {
 		w.l.mu.Unlock()
 		return nil // too late to stand elsewhere: it has been promised to take the lock
 	}
+	w.stands, w.next = ticket{}, nil
 	ln := w.l.line(w.enc)
 	delete(ln.tickets, w.ticket.Nonce)
 	ln.tickets[t.Nonce] = w // it may be asked before it knows that the ticket is stored
@@ -165,6 +177,9 @@ func (w *waiter) writeTicket(ctx context.Context) error {
 		}
 		if err == nil {
 			w.ticket.revision = revision
+			w.l.mu.Lock()
+			w.stands = w.ticket
+			w.l.mu.Unlock()
 			return nil
 		}
 		if !again(err) && !errors.Is(err, bucket.ErrConflict) {
@@ -195,15 +210,13 @@ func (w *waiter) giveUp(ctx context.Context) {
 		return
 	}
 	done := make(chan struct{})
-	w.l.work.Add(1)
-	go func() {
-		defer w.l.work.Done()
+	w.l.work.Go(func() {
 		defer close(done)
 		w.leave(context.WithoutCancel(ctx))
 		for _, a := range w.doubts {
 			w.forgetTry(a)
 		}
-	}()
+	})
 	if w.ticket.Nonce == "" {
 		return
 	}
@@ -255,7 +268,7 @@ func (w *waiter) leave(ctx context.Context) {
 				return
 			}
 			got := w.l.ask(ctx, r.Process, request{
-				Op: opNote, Lock: w.enc, Nonce: r.Nonce, Token: r.token(e.Revision), Low: e.Revision,
+				Op: opNote, Lock: w.enc, Nonce: r.Nonce, Token: r.token(e.Revision),
 			})
 			if got != answerNotMine {
 				return

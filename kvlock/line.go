@@ -64,12 +64,13 @@ const (
 // A walk is one pass along a line by somebody who knows that the lock is free
 // (L6w): a releaser, a waiter, or one who gives up waiting.
 type walk struct {
-	l   *Locker
-	enc string
-	at  uint64  // where the lock is free: the revision of a marker, or 0
-	low uint64  // no ticket that counts stands below; raised by the walk
-	me  *ticket // of the waiter who walks, nil for others
-	own string  // nonce of the ticket that a releaser gained the lock with
+	l    *Locker
+	enc  string
+	at   uint64  // where the lock is free: the revision of a marker, or 0
+	low  uint64  // no ticket that counts stands below; raised by the walk
+	me   *ticket // of the waiter who walks, nil for others
+	own  string  // nonce of the ticket that a releaser gained the lock with
+	tail place   // the last known place in the line
 }
 
 // tell tells the first in line that the lock is free. first is the first ticket if
@@ -106,7 +107,7 @@ func (w *walk) tell(ctx context.Context, first *ticket) walked {
 		if silent[t.Process] {
 			continue
 		}
-		switch w.l.ask(ctx, t.Process, request{Op: opFree, Lock: w.enc, Nonce: t.Nonce, At: w.at, Low: w.low}) {
+		switch w.l.ask(ctx, t.Process, request{Op: opFree, Lock: w.enc, Nonce: t.Nonce, At: w.at, Low: w.low, Place: w.tail}) {
 		case answerTaking, answerServed:
 			return walkTold
 		case answerDeclined, answerNobody:

@@ -39,7 +39,7 @@ type Lock struct {
 	start uint64        // where to begin to read the line
 	fails int           // renewals that failed since the last that did not
 	left  chan struct{} // closed when the ticket that it was gained with is gone
-	leave sync.Once     // for it
+	going bool          // somebody sees to that
 
 	mu       sync.Mutex
 	revision uint64 // the newest confirmed one
@@ -50,12 +50,11 @@ type Lock struct {
 	lost     *LostError  // nil until it is lost
 	over     bool        // lost or released: not believed in any more
 	ticketed bool        // gained with a ticket: there may be others behind
-	noted    bool        // somebody stands in line
-	lowest   uint64      // smallest revision of a ticket that was told of, 0: none
-	ender    uint64      // revision of the entry that ended the hold: a tombstone or a marker
-	decided  bool        // its release has begun: too late to be noted
-	trouble  error       // why the last renewal failed, nil if it did not
-	outcome  error       // of the release; set before done is closed
+	notes    notes
+	ender    uint64 // revision of the entry that ended the hold: a tombstone or a marker
+	decided  bool   // its release has begun: too late to be noted
+	trouble  error  // why the last renewal failed, nil if it did not
+	outcome  error  // of the release; set before done is closed
 }
 
 // An attempt is one write of a record. It was sent no earlier than it says.
@@ -178,24 +177,22 @@ func (k *Lock) owns(nonce string) bool {
 	return nonce == k.nonce || slices.ContainsFunc(k.doubts, func(a attempt) bool { return a.nonce == nonce })
 }
 
-// note is told that somebody stands in line for the hold that the request names.
-// It says whether that is this one, and whether the line will be looked at.
-func (k *Lock) note(r request) (mine, noted bool) {
+// note is told that somebody stands in line for the hold that the request names. It
+// says whether that is this one, whether the line will be looked at, and whose ticket
+// has got a next one.
+func (k *Lock) note(r request) (mine, noted bool, before place) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if r.Token != k.token && !k.owns(r.Nonce) {
-		return false, false
+		return false, false, place{}
 	}
 	// A hold that was revoked still has to be ended by its holder.
 	if k.decided || k.over && (k.lost == nil || k.lost.Reason != Revoked) {
-		return true, false
+		return true, false, place{}
 	}
-	k.noted = true
-	if k.lowest == 0 || r.Low < k.lowest {
-		k.lowest = r.Low
-	}
+	before = k.notes.add(r.Place)
 	k.nudge(k.someone)
-	return true, true
+	return true, true, before
 }
 
 // nudge wakes the keep goroutine, which coalesces.

@@ -167,18 +167,6 @@ func (l *Locker) enter() error {
 	return nil
 }
 
-// spawn runs f in a goroutine that Close waits for. It is dropped after Close,
-// which then must not matter.
-func (l *Locker) spawn(f func()) {
-	if l.enter() != nil {
-		return
-	}
-	go func() {
-		defer l.work.Done()
-		f()
-	}()
-}
-
 // attempt returns a context for one read or write that nobody may interrupt.
 func (l *Locker) attempt(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), l.lease.Attempt)

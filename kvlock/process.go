@@ -25,6 +25,7 @@ const (
 	opPing op = "ping" // are requests allowed and delivered?
 	opNote op = "note" // somebody stands in line for your hold
 	opFree op = "free" // the lock is free, and your ticket is the first
+	opNext op = "next" // somebody stands behind your ticket; not answered
 	opLook op = "look" // something happened to your hold
 )
 
@@ -52,7 +53,8 @@ type request struct {
 	Nonce string `json:"nonce,omitempty"` // note: of the record; free: of the ticket
 	Token uint64 `json:"token,omitempty"` // note, look: of the hold
 	At    uint64 `json:"at,omitempty"`    // free: the revision of the marker, 0 for none
-	Low   uint64 `json:"low,omitempty"`   // note: revision of the ticket; free: no ticket that counts is below
+	Low   uint64 `json:"low,omitempty"`   // free: no ticket that counts is below
+	Place place  `json:"place,omitzero"`  // note: of the asker's ticket; free: the last known in line
 }
 
 // subject returns the subject that a process listens on.
@@ -147,6 +149,9 @@ func (l *Locker) answer(r request) answer {
 		return l.answerNote(r)
 	case opFree:
 		return l.answerFree(r)
+	case opNext:
+		l.answerNext(r)
+		return answerOK
 	case opLook:
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -167,32 +172,33 @@ func (l *Locker) answer(r request) answer {
 // record of this process that is no hold of it any more, or never was, is a late
 // write: it is ended (L8, L9).
 func (l *Locker) answerNote(r request) answer {
+	got, before := l.takeNote(r)
+	l.tellNext(r.Lock, before)
+	return got
+}
+
+func (l *Locker) takeNote(r request) (got answer, before place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ln := l.lines[r.Lock]; ln != nil {
 		// It may know of its success later than the one who asks.
 		if w := ln.tries[r.Nonce]; w != nil {
-			w.noted = true
-			w.lowest(r.Low)
+			before = w.notes.add(r.Place)
 			w.nudge()
-			return answerNoted
+			return answerNoted, before
 		}
 		for k := range ln.holds {
-			if mine, noted := k.note(r); noted {
-				return answerNoted
+			if mine, noted, before := k.note(r); noted {
+				return answerNoted, before
 			} else if mine {
-				return answerNotMine
+				return answerNotMine, place{}
 			}
 		}
 	}
 	if !l.closed {
-		l.work.Add(1)
-		go func() {
-			defer l.work.Done()
-			l.endGhost(r.Lock, r.Nonce)
-		}()
+		l.work.Go(func() { l.endGhost(r.Lock, r.Nonce) })
 	}
-	return answerNotMine
+	return answerNotMine, place{}
 }
 
 // answerFree passes the news on to the waiter with the ticket.

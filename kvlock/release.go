@@ -74,7 +74,7 @@ func (k *Lock) free() error {
 func (k *Lock) decide() (blind bool) {
 	k.mu.Lock()
 	k.decided = true
-	blind = !k.noted && !k.ticketed
+	blind = !k.notes.any && !k.ticketed
 	k.mu.Unlock()
 	if k.waiter != nil {
 		k.waiter.dropTicket()
@@ -92,7 +92,10 @@ func (k *Lock) handOn(marker uint64) {
 	if k.lower() {
 		first = nil
 	}
-	w := walk{l: k.l, enc: k.enc, at: marker, low: k.start, own: k.own()}
+	k.mu.Lock()
+	tail := k.notes.tail
+	k.mu.Unlock()
+	w := walk{l: k.l, enc: k.enc, at: marker, low: k.start, own: k.own(), tail: tail}
 	w.tell(k.ctx, first)
 }
 
@@ -101,10 +104,10 @@ func (k *Lock) handOn(marker uint64) {
 func (k *Lock) lower() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.lowest == 0 || k.start != 0 && k.lowest >= k.start {
+	if k.notes.lowest == 0 || k.start != 0 && k.notes.lowest >= k.start {
 		return false
 	}
-	k.start = k.lowest
+	k.start = k.notes.lowest
 	return true
 }
 
@@ -124,13 +127,13 @@ func (k *Lock) readAhead() {
 			return
 		}
 	}
-	r, start := &reading{done: make(chan struct{})}, k.start
-	k.ahead = r
+	r, start, leave := &reading{done: make(chan struct{})}, k.start, k.waiter != nil && !k.going
+	k.ahead, k.going = r, true
 	go func() {
 		r.first, _ = k.l.nextTicket(k.ctx, k.enc, start, k.own()) // else it is read after the release
 		close(r.done)
-		if k.waiter != nil {
-			k.leave.Do(k.leaveLine)
+		if leave {
+			k.leaveLine()
 		}
 	}()
 }

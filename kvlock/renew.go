@@ -20,7 +20,11 @@ func (k *Lock) keep(gained time.Time) {
 	defer close(k.done)
 	defer k.forget()
 
-	if k.waiter != nil {
+	switch {
+	case k.ahead != nil:
+		k.going = true
+		go k.leaveLine()
+	case k.waiter != nil:
 		k.readAhead()
 	}
 	// Absolute times: a late timer does not move the schedule (K23).

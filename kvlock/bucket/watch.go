@@ -96,11 +96,7 @@ func (w *watch) follow(ctx context.Context) error {
 		return fmt.Errorf("bucket %q: %w", w.b.name, ErrGone)
 	}
 	if err != nil {
-		// The subject of a create names the filter too when there is only one.
 		subject := w.b.api + "CONSUMER.CREATE." + w.b.streamName() + "." + cfg.Name
-		if len(w.filters) == 1 {
-			subject += "." + w.filters[0]
-		}
 		return w.b.classify(subject, "", 0, err)
 	}
 	defer w.remove(ctx, cfg.Name)
