@@ -37,19 +37,19 @@ type Claimer struct {
 
 	slotsDone sync.WaitGroup
 
-	mu       sync.Mutex
-	handler  Handler // not nil while Run runs
-	stopAt   time.Time
-	slots    map[string]*slot
-	running  map[string]*Partition
-	hints    map[string]uint64
-	floors   map[string]uint64 // per partition: newest revision that this process gave away or lost
-	names    []string          // of the partitions, by index
-	index    map[string]int
-	setRev   uint64 // revision of the settings that names come from
-	plan     *plan.Plan
-	planAt   uint64 // its revision
-	planRev  uint64 // the newest revision of the plan's key that was seen
+	mu      sync.Mutex
+	handler Handler // not nil while Run runs
+	stopAt  time.Time
+	slots   map[string]*slot
+	running map[string]*Partition
+	hints   map[string]uint64
+	floors  map[string]uint64 // per partition: newest revision that this process gave away or lost
+	names   []string          // of the partitions, by index
+	index   map[string]int
+	setRev  uint64 // revision of the settings that names come from
+	plan    *plan.Plan
+	planAt  uint64 // its revision
+	planRev uint64 // the newest revision of the plan's key that was seen
 
 	deferred   *plan.Plan // made from settings that have not come yet
 	deferredAt uint64     // its revision

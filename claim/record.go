@@ -96,7 +96,7 @@ type record struct {
 	By       string `json:"by"`              // who wrote it
 	Check    uint64 `json:"check"`           // revision of the last checkpoint its writer knew, 0 for none
 	Batch    bool   `json:"batch,omitempty"` // a checkpoint was stored right before, in the same batch
-	Plan     uint64 `json:"plan,omitempty"` // revision of the plan that its writer followed
+	Plan     uint64 `json:"plan,omitempty"`  // revision of the plan that its writer followed
 	Attempts int    `json:"attempts,omitempty"`
 }
 

@@ -3,7 +3,6 @@ package claim
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -78,7 +77,7 @@ func ReadStatus(ctx context.Context, b *bucket.Bucket, group string) (Status, er
 		r.take(e)
 	}
 	if len(r.names) == 0 {
-		return Status{}, fmt.Errorf("claim: group %q: %w", group, errors.Join(ErrGroup, errors.New("it does not exist")))
+		return Status{}, fmt.Errorf("claim: group %q: %w: it does not exist", group, ErrGroup)
 	}
 	return r.status(), nil
 }

@@ -125,7 +125,7 @@ func TestWrongUseOfOperatorCommands(t *testing.T) {
 		{[]string{"break", "job", "--reason", "x"}, 1, "kvlock: holder of \"job\": lock is free; `tenure locks` shows the locks that are held"},
 		{[]string{"break", "", "--reason", "x"}, 2, `kvlock: holder of "": name "": have 0 bytes, want 1 to 200 bytes`},
 		{[]string{"locks", "--bucket", "none"}, 1, `bucket "none": bucket cannot be used: it does not exist`},
-		{[]string{"status", "none"}, 1, "claim: group \"none\": group cannot be used; it does not exist"},
+		{[]string{"status", "none"}, 1, "claim: group \"none\": group cannot be used: it does not exist"},
 		{[]string{"status"}, 2, `expected "<group>"; see --help`},
 	}
 	for _, tt := range tests {
