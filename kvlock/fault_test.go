@@ -148,18 +148,24 @@ func (c *chaos) work(ctx context.Context, p *process, who string, rnd *rand.Rand
 // hold works under a hold for a while, and writes once more after its end.
 func (c *chaos) hold(ctx context.Context, k *kvlock.Lock, who string, rnd *rand.Rand) {
 	h := c.history.Begin(who, k.Name(), k.Token())
-	c.write(k, h, true)
+	var writes *natstest.Hold // from the moment that the resource knows of the hold
+	if c.raise(k) {
+		writes = c.history.Begin(who, "resource "+k.Name(), k.Token())
+	}
 	for range rnd.IntN(4) {
 		pause := time.NewTimer(time.Duration(rnd.Int64N(int64(time.Second))))
 		select {
 		case <-pause.C:
-			c.write(k, h, false)
+			c.write(k, writes)
 		case <-k.Context().Done():
 		}
 		pause.Stop()
 	}
 	lost := k.Err()
 	h.End()
+	if writes != nil {
+		writes.End()
+	}
 	c.holds.Add(1)
 	if lost != nil {
 		c.lost.Add(1)
@@ -169,23 +175,27 @@ func (c *chaos) hold(ctx context.Context, k *kvlock.Lock, who string, rnd *rand.
 		c.t.Errorf("Release = %v after Err = nil at the same time", err)
 	}
 	time.Sleep(time.Duration(rnd.Int64N(int64(time.Second))))
-	c.write(k, h, false)
+	c.write(k, writes)
 }
 
-// write writes to the guarded resource, or raises its mark.
-func (c *chaos) write(k *kvlock.Lock, h *natstest.Hold, raise bool) {
+// raise raises the mark of the guarded resource.
+func (c *chaos) raise(k *kvlock.Lock) bool {
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
+	defer cancel()
+	return c.guard.Raise(ctx, k.Name(), k.Token()) == nil && k.Err() == nil
+}
+
+// write writes to the guarded resource.
+func (c *chaos) write(k *kvlock.Lock, h *natstest.Hold) {
+	if h == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
 	defer cancel()
 	w := h.Write()
-	var revision uint64
-	var err error
-	if raise {
-		err = c.guard.Raise(ctx, k.Name(), k.Token())
-	} else {
-		revision, err = c.guard.Put(ctx, k.Name(), k.Token(), []byte("v"))
-	}
+	revision, err := c.guard.Put(ctx, k.Name(), k.Token(), []byte("v"))
 	switch {
-	case err == nil && !raise:
+	case err == nil:
 		w.Accepted(revision)
 	case errors.Is(err, fence.ErrStale):
 		w.Refused(err)
