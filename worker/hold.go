@@ -25,6 +25,10 @@ const (
 	// are passed over.
 	ackWait = 2 * time.Minute
 
+	// silentLooks is how often in a row a consumer has to fail to answer, while its
+	// stream answers, until it is given up.
+	silentLooks = 2
+
 	// lateness is how long a message that the server has sent may be on its way.
 	lateness = 500 * time.Millisecond
 )
@@ -225,14 +229,37 @@ func (h *hold) acknowledged(ctx context.Context, consumer string) (uint64, error
 	if h.s.mode() == Offset {
 		return 0, nil
 	}
-	info, err := h.consumerInfo(ctx, consumer)
-	switch {
-	case errors.Is(err, jetstream.ErrConsumerNotFound):
-		return 0, nil
-	case err != nil:
+	for looks := 1; ; looks++ {
+		info, err := h.consumerInfo(ctx, consumer)
+		switch {
+		case err == nil:
+			return info.AckFloor.Stream, nil
+		case errors.Is(err, jetstream.ErrConsumerNotFound):
+			return 0, nil
+		case ctx.Err() == nil && looks < silentLooks:
+			continue
+		case ctx.Err() == nil && h.lostWithServer(ctx):
+			h.log.WarnContext(ctx, "consumer of the hold before does not answer, reading from the saved position",
+				slog.String("consumer", consumer), slog.Uint64("position", h.floor), slog.Any("err", err))
+			return 0, nil
+		}
 		return 0, fmt.Errorf("worker: read the position of consumer %q: %w", consumer, err)
 	}
-	return info.AckFloor.Stream, nil
+}
+
+// lostWithServer reports whether a consumer that does not answer is to be given
+// up: it is kept once (see config), and the stream, which is kept more often,
+// answers. The server that kept it has crashed, and forgets it when it comes back.
+// Nobody says so before: the consumer exists, and for minutes its server counts as
+// one that will be back at once.
+//
+// If it was only cut off, some messages are handled again that were acknowledged.
+func (h *hold) lostWithServer(ctx context.Context) bool {
+	if h.retention != jetstream.LimitsPolicy {
+		return false
+	}
+	_, err := h.s.look(ctx)
+	return err == nil
 }
 
 // clamp takes back a floor above the end of the stream. The stream has lost what
@@ -304,8 +331,10 @@ func (h *hold) tryCreate(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	_, err := h.s.JS.CreateConsumer(ctx, h.s.Stream, h.config())
-	if errors.Is(err, jetstream.ErrConsumerExists) {
-		h.spent = true // made by an attempt whose answer was lost, for another floor
+	if _, refused := errors.AsType[*jetstream.APIError](err); err != nil && !refused || errors.Is(err, jetstream.ErrConsumerExists) {
+		// It may be there: made by this attempt, perhaps on a server that is down,
+		// or by one before, for another floor. The next one needs another name.
+		h.spent = true
 	}
 	return err
 }

@@ -177,6 +177,13 @@ func (h *hold) examine(ctx context.Context) {
 		h.reopen(ctx)
 	case err != nil:
 		h.fails++
+		if h.fails >= silentLooks && h.lostWithServer(ctx) {
+			h.log.WarnContext(ctx, "consumer does not answer, reading again from the position",
+				slog.Uint64("position", h.floor), slog.Any("err", err))
+			h.reopen(ctx)
+			return
+		}
+		h.log.DebugContext(ctx, "consumer does not answer", slog.Int("times", h.fails), slog.Any("err", err))
 		h.suspect(recovery.after(h.fails))
 	case info.Delivered.Consumer == h.feed.last:
 		h.doubt, h.fails = false, 0

@@ -39,7 +39,8 @@ const (
 // A message whose handler fails is handled again after a while, and those behind
 // it wait. A message is handled again, too, if the worker crashed before the
 // message was acknowledged (mode [Ack], normally the one in hand), or since the
-// position was last saved (mode [Offset]). Nothing is handled again when the
+// position was last saved (mode [Offset], and in mode Ack if the server that knew
+// the acknowledgements is lost at the same time). Nothing is handled again when the
 // partition was handed over in a drain.
 //
 // Each hold of a partition reads with a consumer of its own, whose name carries
