@@ -251,15 +251,30 @@ func (g *guard) after(e entry, w what) (entry, bool) {
 	return g.log[i], true
 }
 
-// check fails the test for everything in the log that breaks what a group of
-// workers promises of a stream. Crashed are workers that were killed, and frozen
-// those that were stopped for longer than their TTL.
-func checkLog(t *testing.T, log []entry, crashed, frozen []string) {
+// Excuses are the workers that something was done to.
+type excuses struct {
+	crashed   []string // killed: what was in hand may be handled again
+	frozen    []string // stopped for longer than the TTL: their late writes are refused
+	forgotten []string // killed with the server that knew their acknowledgements: what followed the saved position may be handled again
+}
+
+// checkLog fails the test for everything in the log that breaks what a group of
+// workers promises of a stream:
+//
+//   - A partition is held by one worker at a time, and every hold has a larger
+//     token than those before.
+//   - A worker that hands a partition over has finished what it had begun.
+//   - Within a hold messages are handled in their order, and for the first time
+//     in their order over all holds.
+//   - A message is handled once. The one that is in hand when its worker crashes
+//     may be handled once more.
+//   - Writes are refused to those that were frozen, and to nobody else.
+func checkLog(t *testing.T, log []entry, excused excuses) {
 	t.Helper()
 	c := &checker{
-		holds: make(map[string]entry), open: make(map[string]map[uint64]entry), tokens: make(map[uint64]entry),
-		last: make(map[string]entry), keys: make(map[string]entry), twice: make(map[string]bool),
-		crashed: crashed, frozen: frozen,
+		excused: excused,
+		holds:   make(map[string]entry), open: make(map[string]map[uint64]entry), tokens: make(map[uint64]entry),
+		last: make(map[string]entry), first: make(map[string]entry), keys: make(map[string]entry), back: make(map[uint64]bool),
 	}
 	for _, e := range log {
 		if violation := c.next(e); violation != "" {
@@ -272,38 +287,34 @@ func checkLog(t *testing.T, log []entry, crashed, frozen []string) {
 
 // A checker reads a guard's log from the beginning.
 type checker struct {
+	excused excuses
 	holds   map[string]entry            // by partition: the first entry of the present hold
-	open    map[string]map[uint64]entry // by partition: what was begun and has not ended, by token
+	open    map[string]map[uint64]entry // by partition and token: what was begun and has not ended
 	tokens  map[uint64]entry            // whose each token is
 	last    map[string]entry            // by partition: the last accepted
-	keys    map[string]entry            // by key: the last accepted
-	twice   map[string]bool             // partitions and tokens of which a message was handled twice
-	crashed []string
-	frozen  []string
-	moves   int // holds after the first ones
-	again   int // messages that were handled before
+	first   map[string]entry            // by partition: the last accepted for the first time
+	keys    map[string]entry            // by key: the same
+	back    map[uint64]bool             // tokens of holds that began at an earlier position
+	moves   int                         // holds after the first ones
+	again   int                         // messages that were handled before
 }
 
 // next returns what is wrong with e after all entries before it.
 func (c *checker) next(e entry) string {
-	if first, known := c.tokens[e.token]; !known {
+	if owner, known := c.tokens[e.token]; !known {
 		c.tokens[e.token] = e
-	} else if first.worker != e.worker || first.partition != e.partition {
-		return "the token is that of " + first.String()
+	} else if owner.worker != e.worker || owner.partition != e.partition {
+		return "the token is that of " + owner.String()
 	}
-	switch e.what {
-	case begun:
+	if e.what == begun {
 		return c.begin(e)
-	case accepted:
-		delete(c.open[e.partition], e.token)
+	}
+	delete(c.open[e.partition], e.token)
+	switch {
+	case e.what == accepted:
 		return c.accept(e)
-	case refused:
-		delete(c.open[e.partition], e.token)
-		if !slices.Contains(c.frozen, e.worker) {
-			return "refused, though the worker was never frozen"
-		}
-	case broken:
-		delete(c.open[e.partition], e.token)
+	case e.what == refused && !slices.Contains(c.excused.frozen, e.worker):
+		return "refused, though the worker was never frozen"
 	}
 	return ""
 }
@@ -315,47 +326,54 @@ func (c *checker) begin(e entry) string {
 		running = make(map[uint64]entry)
 		c.open[e.partition] = running
 	}
-	defer func() { running[e.token] = e }()
-	if other, ok := running[e.token]; ok {
-		return "begun while the same hold had not ended " + other.String()
-	}
+	other, same := running[e.token]
+	running[e.token] = e
 	switch {
 	case e.token == 0:
 		return "no token"
 	case e.token < hold.token:
 		return "begun under a token that others have taken over from: " + hold.String()
-	case e.token > hold.token:
-		c.holds[e.partition] = e
-		if hold.token != 0 {
-			c.moves++
-		}
-		for _, other := range running {
-			if !slices.Contains(c.crashed, other.worker) && !slices.Contains(c.frozen, other.worker) {
-				return "taken over while the worker before had not ended " + other.String()
-			}
+	case same:
+		return "begun while the same hold had not ended " + other.String()
+	case e.token == hold.token:
+		return ""
+	}
+	c.holds[e.partition] = e
+	if hold.token != 0 {
+		c.moves++
+	}
+	for _, other := range running {
+		ended := slices.Contains(c.excused.crashed, other.worker) || slices.Contains(c.excused.frozen, other.worker)
+		if other.token != e.token && !ended {
+			return "taken over while the worker before had not ended " + other.String()
 		}
 	}
 	return ""
 }
 
 func (c *checker) accept(e entry) string {
-	last, key := c.last[e.partition], c.keys[e.key]
-	c.last[e.partition], c.keys[e.key] = e, e
-	switch {
-	case e.token < c.holds[e.partition].token:
-		return "accepted after others had taken over: " + c.holds[e.partition].String()
-	case e.sequence < last.sequence:
+	last, first, key := c.last[e.partition], c.first[e.partition], c.keys[e.key]
+	c.last[e.partition] = e
+	taken := e.token != last.token // this is the first write of its hold
+	if taken && slices.Contains(c.excused.forgotten, last.worker) {
+		c.back[e.token] = true
+	}
+	switch hold := c.holds[e.partition]; {
+	case e.token < hold.token:
+		return "accepted after others had taken over: " + hold.String()
+	case !taken && e.sequence <= last.sequence:
 		return "not in the order of the partition, after " + last.String()
-	case e.sequence == last.sequence:
-		// It was in hand when its worker crashed.
-		c.again++
-		hold := fmt.Sprint(last.partition, " ", last.token)
-		if e.token == last.token || !slices.Contains(c.crashed, last.worker) || c.twice[hold] {
-			return "handled twice: " + last.String()
+	case e.sequence > first.sequence:
+		c.first[e.partition], c.keys[e.key] = e, e
+		if e.sequence <= key.sequence {
+			return "not in the order of the key, after " + key.String()
 		}
-		c.twice[hold] = true
-	case e.sequence <= key.sequence:
-		return "not in the order of the key, after " + key.String()
+	default:
+		c.again++
+		inHand := taken && e.sequence == last.sequence && slices.Contains(c.excused.crashed, last.worker)
+		if !inHand && !c.back[e.token] {
+			return "handled again, after " + last.String()
+		}
 	}
 	return ""
 }

@@ -42,7 +42,7 @@ type job struct {
 	ID         string // of the worker
 }
 
-// A fleet starts workers, each a process of its own in a process group of its own.
+// A fleet starts workers, each a process of its own in a session of its own.
 type fleet func(t *testing.T, j job) *process
 
 // taskWorker is a [fleet] of processes that run a pool with a handler in Go.
@@ -63,14 +63,15 @@ func commandWorker(t *testing.T, j job) *process {
 		"--log-level", "debug", "--", buildGuarded(t))
 }
 
-// spawn starts a program as the leader of a process group, which is killed when
-// the test ends. What the program starts in groups of their own ends with it.
+// spawn starts a program as the leader of a session and its first process group,
+// which is killed when the test ends. What the program starts in groups of their own
+// ends with it.
 func spawn(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command(args[0], args[1:]...), t: t, done: make(chan struct{})}
 	p.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
 	p.Stdout, p.Stderr = &p.out, &p.err
-	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	p.WaitDelay = time.Second
 	p.launch()
 	t.Cleanup(func() {
@@ -86,16 +87,20 @@ func spawn(t *testing.T, env []string, args ...string) *process {
 // keepLog keeps what a process said, for whoever has to find out why a test failed.
 func keepLog(t *testing.T, p *process) {
 	t.Helper()
+	var text strings.Builder
+	for line := range strings.Lines(p.err.String()) {
+		if !strings.Contains(line, `"fx":`) {
+			text.WriteString(line)
+		}
+	}
 	name := filepath.Join(t.ArtifactDir(), fmt.Sprintf("%s-%d.log", filepath.Base(p.Path), p.Process.Pid))
-	if err := os.WriteFile(name, []byte(p.err.String()), 0o600); err != nil {
+	if err := os.WriteFile(name, []byte(text.String()), 0o600); err != nil {
 		t.Log(err)
 	}
 	const most = 4000
-	text := p.err.String()
-	if len(text) > most {
-		text = "…" + text[len(text)-most:]
-	}
-	t.Logf("log of %d, the end of %s:\n%s", p.Process.Pid, name, text)
+	tail := text.String()
+	tail = tail[max(0, len(tail)-most):]
+	t.Logf("process %d, the end of %s:\n%s", p.Process.Pid, name, tail)
 }
 
 // signalGroup sends s to the process group that p leads.

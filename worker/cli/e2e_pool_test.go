@@ -1,0 +1,140 @@
+package cli_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// demo is the command of the README's main job.
+const demo = `echo "$TENURE_WORKER has $TENURE_PARTITION under $TENURE_TOKEN"; exec sleep 60`
+
+// The README's main job, and ctrl-C, which reaches the foreground process group.
+func TestPoolRunsOneCommandPerPartitionAndInterruptLeavesNothing(t *testing.T) {
+	begun := time.Now()
+	pool, mark := startDemo(t)
+	took := time.Since(begun)
+	if most := 5 * time.Second; took > most {
+		t.Errorf("eight commands run after %v, want at most %v", took, most)
+	}
+	lines := strings.Split(strings.TrimSpace(pool.out.String()), "\n")
+	share := make(map[string]int)
+	seen, tokens := make(map[int]bool), make(map[uint64]bool)
+	for _, line := range lines {
+		var worker string
+		var partition int
+		var token uint64
+		if _, err := fmt.Sscanf(line, "%s has %d under %d", &worker, &partition, &token); err != nil || token == 0 || partition >= 8 {
+			t.Errorf("line = %q, want a worker, a partition and a token", line)
+		}
+		share[worker]++
+		seen[partition], tokens[token] = true, true
+	}
+	if got := slices.Sorted(maps.Values(share)); !slices.Equal(got, []int{2, 3, 3}) || len(seen) != 8 || len(tokens) != 8 || len(lines) != 8 {
+		t.Errorf("commands said %q, want eight, of eight partitions and tokens, shared out as 3, 3 and 2", lines)
+	}
+	if runtime.GOOS == "linux" {
+		if got := processes(t, pool.Process.Pid, mark); len(got) != 9 {
+			t.Errorf("processes = %q, want the pool and eight commands", got)
+		}
+	}
+
+	interrupted := time.Now()
+	pool.signalGroup(syscall.SIGINT)
+	if code := pool.code(); code != 0 {
+		t.Errorf("work = %d, want 0", code)
+	}
+	ended := time.Since(interrupted)
+	if most := 5 * time.Second; ended > most {
+		t.Errorf("the pool ended after %v, want at most %v", ended, most)
+	}
+	if runtime.GOOS == "linux" {
+		if got := processes(t, pool.Process.Pid, mark); len(got) != 0 {
+			t.Errorf("processes = %q, want none left", got)
+		}
+	}
+	if got := strings.Split(strings.TrimSpace(pool.out.String()), "\n"); len(got) != 8 {
+		t.Errorf("commands said %q, want nothing more", got[8:])
+	}
+	t.Logf("eight commands run after %v, everything has ended %v after the interrupt", took.Round(time.Millisecond), ended.Round(time.Millisecond))
+}
+
+// A command must not outlive the trust in its partition. The kernel ends it with
+// the pool.
+func TestKilledPoolLeavesNoCommand(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs the parent-death signal")
+	}
+	pool, mark := startDemo(t)
+	killed := time.Now()
+	pool.signalGroup(syscall.SIGKILL)
+	pool.code()
+	var left []string
+	for time.Since(killed) < 10*time.Second {
+		if left = processes(t, pool.Process.Pid, mark); len(left) == 0 {
+			break
+		}
+	}
+	took := time.Since(killed)
+	if most := time.Second; took > most {
+		t.Errorf("%q run %v after the pool was killed, want none after %v", left, took, most)
+	}
+	t.Logf("no command runs %v after the pool was killed", took.Round(time.Millisecond))
+}
+
+// startDemo runs the README's main job until all of its commands run. Every process
+// of it has the mark in its environment.
+func startDemo(t *testing.T) (pool *process, mark string) {
+	t.Helper()
+	mark = "TENURE_E2E_MARK=" + rand.Text()
+	pool = spawn(t, []string{mark}, binary, "work", "demo", "--partitions", "8", "--workers", "3", "--", "sh", "-c", demo)
+	t.Cleanup(func() {
+		if runtime.GOOS == "linux" {
+			for _, left := range processes(t, pool.Process.Pid, mark) {
+				pid, _, _ := strings.Cut(left, " ")
+				_ = syscall.Kill(atoi(t, pid), syscall.SIGKILL) // it may have ended
+			}
+		}
+	})
+	eventually(t, "eight commands run", func() bool { return strings.Count(pool.out.String(), "\n") >= 8 })
+	return pool, mark
+}
+
+// processes returns pid and name of every process that is in the session, or has
+// the variable in its environment. Those that have ended and were not waited for
+// do not count.
+func processes(t *testing.T, session int, variable string) []string {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, dir := range dirs {
+		stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+		if err != nil {
+			continue // it has ended
+		}
+		// pid (name) state ppid pgrp session …, and the name may be anything.
+		open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+		fields := strings.Fields(string(stat[end+1:]))
+		if fields[0] == "Z" || fields[0] == "X" {
+			continue
+		}
+		environ, _ := os.ReadFile(filepath.Join(dir, "environ")) // somebody else's cannot be read
+		if fields[3] == strconv.Itoa(session) || slices.Contains(strings.Split(string(environ), "\x00"), variable) {
+			found = append(found, filepath.Base(dir)+" "+string(stat[open:end+1]))
+		}
+	}
+	return found
+}
