@@ -14,14 +14,13 @@ import (
 // outlasts the election, so nobody loses anything.
 func TestKilledServerMovesNoPartition(t *testing.T) {
 	cluster, run := newClusterRun(t, commandWorker)
-	messages := scale(t, 1000)
-	run.publish(messages, 60)
+	run.publish(scale(900), scale(60))
 	run.begin("a", "b", "c")
 	before := run.guard.holders()
 
 	killed := time.Now()
 	cluster.Kill(cluster.Leader("KV_tenure"))
-	run.finish(messages)
+	messages := run.finish()
 	if after := run.guard.holders(); !maps.Equal(after, before) {
 		t.Errorf("holders = %v, want those before the server was killed: %v", after, before)
 	}
@@ -41,13 +40,12 @@ func TestWorkerAndServerKilledAtOnce(t *testing.T) {
 	// The next holders ask a server that does not answer twice, for two seconds each,
 	// and the election may take more than is left of the TTL.
 	run.late = 10 * time.Second
-	messages := scale(t, 1000)
-	run.publish(messages, 60)
+	run.publish(scale(900), scale(60))
 	run.begin("a", "b", "c")
 	server := mostConsumers(t, run, cluster, "a")
 	cluster.Kill(server)
 	run.crash("a")
-	run.finish(messages)
+	run.finish()
 	checkLog(t, run.guard.entries(), excuses{crashed: []string{"a"}, forgotten: []string{"a"}})
 	run.end("b", "c")
 }
