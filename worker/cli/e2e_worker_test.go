@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -168,8 +167,8 @@ func runWorker(spec string) error {
 	return pool.Run(ctx)
 }
 
-// handle handles a message as the command does. It does not ask whether the hold
-// has ended: a handler that was frozen would have asked before.
+// handle handles a message as the command does. It asks neither whether the hold
+// has ended nor what became of its write: that is left to the worker and the guard.
 func handle(guard string, p worker.Partition, m *worker.Message) error {
 	conn, err := net.Dial("unix", guard)
 	if err != nil {
@@ -177,22 +176,16 @@ func handle(guard string, p worker.Partition, m *worker.Message) error {
 	}
 	defer func() { _ = conn.Close() }()
 	in := bufio.NewReader(conn)
-	ask := func(line, want string) error {
+	ask := func(line string) error {
 		if _, err := conn.Write([]byte(line + "\n")); err != nil {
 			return err
 		}
-		answer, err := in.ReadString('\n')
-		if err != nil {
-			return err
-		}
-		if answer != want+"\n" {
-			return errors.New("guard: " + strings.TrimSpace(answer))
-		}
-		return nil
-	}
-	key := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
-	if err := ask(fmt.Sprint(p.Worker(), " ", p.Name(), " ", p.Token(), " ", m.Sequence, " ", key, " ", os.Getpid()), "go"); err != nil {
+		_, err := in.ReadString('\n')
 		return err
 	}
-	return ask("write", string(accepted))
+	key := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	if err := ask(fmt.Sprint(p.Worker(), " ", p.Name(), " ", p.Token(), " ", m.Sequence, " ", key, " ", os.Getpid())); err != nil {
+		return err
+	}
+	return ask("write")
 }
