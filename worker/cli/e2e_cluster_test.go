@@ -13,6 +13,7 @@ import (
 // The server that leads both the bucket and the messages' stream is killed. A TTL
 // outlasts the election, so nobody loses anything.
 func TestKilledServerMovesNoPartition(t *testing.T) {
+	t.Parallel()
 	cluster, run := newClusterRun(t, commandWorker)
 	run.publish(scale(900), scale(60))
 	run.begin("a", "b", "c")
@@ -36,6 +37,7 @@ func TestKilledServerMovesNoPartition(t *testing.T) {
 // A machine that runs a server and a worker is lost, and with it consumers that the
 // next holders would have asked for the position.
 func TestWorkerAndServerKilledAtOnce(t *testing.T) {
+	t.Parallel()
 	cluster, run := newClusterRun(t, commandWorker)
 	// The next holders ask a server that does not answer twice, for two seconds each,
 	// and the election may take more than is left of the TTL.
