@@ -20,7 +20,7 @@ func TestWorkRunsACommandPerPartition(t *testing.T) {
 	t.Parallel()
 	_, url := startServer(t)
 	p, lines := runLines(t, "work", "--server", url, "orders", "--partitions", "eu,us 1", "--id", "a", "--",
-		"sh", "-c", `echo "$0|$1|$TENURE_GROUP|$TENURE_PARTITION|$TENURE_TOKEN|$TENURE_WORKER|$TENURE_BUCKET"; trap exit TERM; while :; do sleep 0.01; done`,
+		"sh", "-c", `echo "$0|$1|$TENURE_GROUP|$TENURE_PARTITION|$TENURE_TOKEN|$TENURE_WORKER|$TENURE_BUCKET"; trap 'kill $!; exit' TERM; sleep 1000 & wait`,
 		"{partition}", "{token}")
 	started := []string{nextLine(t, lines), nextLine(t, lines)}
 	slices.Sort(started)
@@ -42,7 +42,7 @@ func TestTermHandsEverythingOverBeforeTheEnd(t *testing.T) {
 	_, url := startServer(t)
 	work := func(id string) *process {
 		return begin(t, nil, "work", "--server", url, "orders", "--partitions", "8", "--id", id, "--workers", "2", "--",
-			"sh", "-c", `trap "exit 0" TERM; while :; do sleep 0.01; done`)
+			"sh", "-c", `trap 'kill $!; exit 0' TERM; sleep 1000 & wait`)
 	}
 	first := work("a")
 	awaitOwners(t, url, "orders", "a-1", "a-2")
@@ -71,7 +71,7 @@ func TestKilledWorkersPartitionsMove(t *testing.T) {
 	_, url := startServer(t)
 	work := func(id string) *process {
 		return begin(t, nil, "work", "--server", url, "orders", "--partitions", "4", "--id", id, "--ttl", "3s", "--",
-			"sh", "-c", `trap "exit 0" TERM; while :; do sleep 0.01; done`)
+			"sh", "-c", `trap 'kill $!; exit 0' TERM; sleep 1000 & wait`)
 	}
 	first := work("a")
 	awaitOwners(t, url, "orders", "a")
