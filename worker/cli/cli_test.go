@@ -90,7 +90,7 @@ func begin(t *testing.T, env []string, args ...string) *process {
 // launch starts p and waits for it in the background.
 func (p *process) launch() {
 	p.t.Helper()
-	if err := p.Start(); err != nil {
+	if err := startTied(p.Cmd); err != nil {
 		p.t.Fatal(err)
 	}
 	go func() {
