@@ -28,6 +28,8 @@ type group struct {
 	opts    []claim.Option
 	history natstest.History
 
+	processes int // started so far
+
 	mu     sync.Mutex
 	starts map[string][]start
 	saved  map[string]saved
@@ -89,6 +91,8 @@ func (g *group) start(id string, opts ...claim.Option) *worker {
 func (g *group) startWith(id string, handler claim.Handler, opts ...claim.Option) *worker {
 	g.t.Helper()
 	w := &worker{g: g, link: natstest.NewLink(g.t, g.srv), done: make(chan struct{})}
+	g.processes++
+	process := fmt.Sprintf("%s#%d", id, g.processes) // two with one id are two holders
 	w.nc = w.link.Connect(nats.Name(id))
 	js := natstest.JetStream(g.t, w.nc)
 	b, err := bucket.Open(g.t.Context(), js, bucket.Fresh(), bucket.Logger(logger(g.t)))
@@ -108,7 +112,7 @@ func (g *group) startWith(id string, handler claim.Handler, opts ...claim.Option
 	go func() {
 		defer close(w.done)
 		w.err = w.Run(ctx, func(ctx context.Context, p *claim.Partition) error {
-			held := g.history.Begin(id, p.Name(), p.Token())
+			held := g.history.Begin(process, p.Name(), p.Token())
 			defer held.End()
 			// Belief ends with ctx, also if the handler has not noticed yet.
 			defer context.AfterFunc(ctx, held.End)()

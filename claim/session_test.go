@@ -104,6 +104,59 @@ func TestWorkerThatWasCutOffJoinsAgainWithoutStealing(t *testing.T) {
 	})
 }
 
+// S2: a claim of a former session is never gone on with, though nobody else took it.
+func TestNewSessionTakesItsOwnClaimsUnderNewTokens(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		g := newGroup(t, 3)
+		a := g.start("a")
+		g.wantLoads(time.Second, []int{3}, a)
+		a.link.Cut()
+		time.Sleep(2 * g.ttl)
+		a.link.Mend()
+		g.wantLoads(g.ttl, []int{3}, a)
+		for name, starts := range g.starts {
+			if len(starts) != 2 || starts[1].token <= starts[0].token {
+				t.Errorf("partition %s: started %+v, want twice, the second time with a larger token", name, starts)
+			}
+		}
+	})
+}
+
+// S4: trust counts from the sending, however late the answer is.
+func TestSlowLinkKeepsTheSessionAndEndsItByTheTimeOfSending(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		g := newGroup(t, 2)
+		ended := make(chan time.Time, 2)
+		a := g.startWith("a", func(ctx context.Context, p *claim.Partition) error {
+			<-ctx.Done()
+			ended <- time.Now()
+			return nil
+		})
+		g.wantLoads(time.Second, []int{2}, a)
+		a.link.Delay(400 * time.Millisecond) // each way, of an attempt's 1 s
+		time.Sleep(5 * g.ttl)
+		g.wantLoads(0, []int{2}, a)
+		var sent time.Time // of the next heartbeat that arrives
+		beat := make(chan time.Time, 100)
+		stop := a.link.HoldRequest(func(subject string) bool {
+			if subject == "$KV.tenure.member.orders.a" {
+				select {
+				case beat <- time.Now():
+				default:
+				}
+			}
+			return false
+		})
+		sent = <-beat
+		stop()
+		time.Sleep(time.Second) // its answer has come
+		a.link.Cut()
+		if have, want := (<-ended).Sub(sent), 9*time.Second; have != want {
+			t.Errorf("handlers ended %v after the last heartbeat was sent, want %v", have, want)
+		}
+	})
+}
+
 // C22, C24: the same id takes its own partitions back once the old session has
 // ended, and nothing moves elsewhere if it is quick enough.
 func TestRestartUnderTheSameIDWaitsForTheOldSession(t *testing.T) {
