@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -136,6 +137,7 @@ func release(t testing.TB, k *kvlock.Lock) {
 // anybody else sees them.
 func (s *site) keys(prefix string) []string {
 	s.t.Helper()
+	synctest.Wait() // a ticket goes beside the return of Lock, at the same instant
 	nc := natstest.Connect(s.t, s.srv)
 	defer nc.Close()
 	b, err := bucket.Open(s.t.Context(), natstest.JetStream(s.t, nc), bucket.AttachOnly())
