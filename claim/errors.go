@@ -30,6 +30,10 @@ var (
 	// ErrStopped reports that the claimer stops and has given the partition back.
 	ErrStopped = errors.New("claimer has stopped")
 
+	// ErrReturned reports that the handler has returned by itself. The claim may
+	// still be held.
+	ErrReturned = errors.New("handler has returned")
+
 	// ErrDrainDeadline reports that the handler did not return in time after it
 	// was asked to drain. The partition stays with this worker until it does.
 	ErrDrainDeadline = errors.New("drain deadline passed")
@@ -115,7 +119,7 @@ func describe(s settings) string {
 	return fmt.Sprintf("%q and %d more", strings.Join(s.Names[:most], ","), len(s.Names)-most)
 }
 
-// errSilent is the reason of a session that no confirmation kept alive.
-func errSilent(since time.Duration) string {
+// silent is the reason of a session that no confirmation kept alive.
+func silent(since time.Duration) string {
 	return fmt.Sprintf("no heartbeat was confirmed for %v", since.Round(time.Millisecond))
 }

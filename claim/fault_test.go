@@ -17,9 +17,6 @@ import (
 // isClaim matches requests to write a claim of the group.
 func isClaim(subject string) bool { return strings.HasPrefix(subject, "$KV.tenure.claim.") }
 
-// isAck matches acknowledgements of writes.
-func isAck(_ string, payload []byte) bool { return strings.Contains(string(payload), `"seq"`) }
-
 // C32: death in the middle of a drain pins nothing.
 func TestCrashWhileDrainingFreesThePartition(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -47,6 +44,7 @@ func TestWithdrawnMoveGoesOnUnderTheSameToken(t *testing.T) {
 			select {
 			case <-p.Draining():
 				<-leave
+				p.Stage([]byte("done so far"))
 			case <-ctx.Done():
 			}
 			return nil
@@ -58,12 +56,17 @@ func TestWithdrawnMoveGoesOnUnderTheSameToken(t *testing.T) {
 		time.Sleep(time.Second) // the plan gives it back
 		close(leave)
 		g.wantLoads(time.Second, []int{2}, a)
+		again := 0
 		for name, starts := range g.starts {
-			for _, s := range starts {
-				if s.worker != "a" || s.token != starts[0].token {
-					t.Errorf("partition %s: started %+v, want a under token %d", name, s, starts[0].token)
+			for _, s := range starts[1:] {
+				again++
+				if s.worker != "a" || s.token != starts[0].token || s.checkpoint != "done so far" {
+					t.Errorf("partition %s: started again %+v, want a under token %d from what was staged", name, s, starts[0].token)
 				}
 			}
+		}
+		if again != 1 {
+			t.Errorf("handlers started again = %d, want the one that was to move", again)
 		}
 	})
 }
@@ -75,10 +78,13 @@ func TestDoubtfulHandOverIsResolved(t *testing.T) {
 		g := newGroup(t, 4)
 		a := g.start("a")
 		g.wantLoads(time.Second, []int{4}, a)
-		// The hand-over arrives, its acknowledgement does not.
-		a.link.DropReply(2, func(subject string, payload []byte) bool { return isAck(subject, payload) })
+		// Both hand-overs arrive, their acknowledgements do not.
+		a.link.DropReply(2, func(subject string, _ []byte) bool { return isClaim(subject) })
 		b := g.start("b")
 		g.wantLoads(5*time.Second, []int{2, 2}, a, b)
+		if n := g.startsOf(); n != 6 {
+			t.Errorf("handlers started = %d, want 4 and 2 moved", n)
+		}
 		g.history.Check(t)
 	})
 }

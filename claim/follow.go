@@ -302,7 +302,9 @@ func (c *Claimer) hint(name string, revision uint64) {
 	if revision <= c.floors[name] {
 		return
 	}
-	if _, ok := c.index[name]; !ok {
+	// The settings may not be known yet: a worker that has just joined can be
+	// handed a partition before it has read them.
+	if _, ok := c.index[name]; !ok && c.index != nil {
 		return
 	}
 	c.hints[name] = revision

@@ -204,5 +204,3 @@ func (g *group) confirmed(name string, token uint64, otherwise int) int {
 	}
 	return otherwise
 }
-
-func (g *group) String() string { return fmt.Sprint(g.history.String()) }

@@ -45,7 +45,9 @@ func (p *Partition) Worker() string { return p.hold.slot.c.id }
 func (p *Partition) Token() uint64 { return p.hold.token }
 
 // Checkpoint returns what was last saved for the partition when the handler was
-// called, by this worker or another, or nil. The caller may keep and change it.
+// called, by this worker or another, or what an earlier call of the handler
+// staged under the same claim; nil if there is nothing. The caller may keep and
+// change it.
 func (p *Partition) Checkpoint() []byte { return p.checkpoint }
 
 // Attempts returns how many times in a row the handler has failed before this

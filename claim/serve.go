@@ -118,8 +118,16 @@ func (s *slot) start(h *hold, handler Handler, failures int) (*Partition, <-chan
 	p := &Partition{
 		hold: h, draining: make(chan struct{}), done: make(chan struct{}), attempts: failures,
 	}
-	if h.saved != nil {
-		p.checkpoint = append([]byte{}, h.saved...)
+	// What an earlier call staged is newer than what was saved: it will be stored
+	// with the hand-over, so this call goes on from there.
+	h.busy <- struct{}{} // an earlier call may have left a write under way
+	checkpoint := h.saved
+	if h.isStage {
+		checkpoint = h.staged
+	}
+	h.unlock()
+	if checkpoint != nil {
+		p.checkpoint = append([]byte{}, checkpoint...)
 	}
 	p.ctx, p.end = context.WithCancelCause(h.ctx)
 	s.c.setRunning(s.name, p)
@@ -142,7 +150,7 @@ func (s *slot) start(h *hold, handler Handler, failures int) (*Partition, <-chan
 // too long. It returns the handler's error and whether it was asked to drain.
 func (s *slot) attend(p *Partition, result <-chan error, log *slog.Logger) (err error, drained bool) {
 	h := p.hold
-	cause := ErrStopped
+	cause := ErrReturned
 	defer func() {
 		close(p.done)
 		p.end(cause)

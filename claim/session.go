@@ -197,7 +197,7 @@ func (s *session) over() bool {
 	if s.left() > 0 {
 		return false
 	}
-	s.lose(errSilent(s.c.lease.TTL-s.c.lease.Margin), nil)
+	s.lose(silent(s.c.lease.TTL-s.c.lease.Margin), nil)
 	return true
 }
 
