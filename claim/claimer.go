@@ -50,6 +50,7 @@ type Claimer struct {
 	plan    *plan.Plan
 	planAt  uint64 // its revision
 	planRev uint64 // the newest revision of the plan's key that was seen
+	planner int    // version of the planner that made the plan there
 
 	deferred   *plan.Plan // made from settings that have not come yet
 	deferredAt uint64     // its revision
@@ -270,7 +271,7 @@ func (c *Claimer) drain(sess *session) {
 func (c *Claimer) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.plan, c.planAt, c.planRev, c.deferred = nil, 0, 0, nil
+	c.plan, c.planAt, c.planRev, c.planner, c.deferred = nil, 0, 0, 0, nil
 }
 
 // Held returns an iterator over the partitions whose handlers run now, in the

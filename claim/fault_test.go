@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tenure/claim"
+	"tenure/claim/plan"
 	"tenure/embedded"
 	"tenure/embedded/natstest"
 	"tenure/kvlock/bucket"
@@ -89,20 +90,96 @@ func TestDoubtfulHandOverIsResolved(t *testing.T) {
 	})
 }
 
-// H14: a claim that a delayed write made for a worker that no longer wants it is
-// passed on to who does.
+// H14: a claim that a delayed write made for a worker that is not to have it any
+// more is passed on to who is.
 func TestGhostOfATakeIsPassedOn(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		g := newGroup(t, 2)
+		b := g.start("b")
+		ofB := b.link.HoldRequest(isClaim)
+		time.Sleep(300 * time.Millisecond) // the plan gives both to b, whose writes are on their way
+		a := g.start("a")
+		ofA := a.link.HoldRequest(isClaim)
+		time.Sleep(3 * time.Second) // now it gives one to a, and b tries for the other only
+		ofB()                       // both are stored for b
+		time.Sleep(100 * time.Millisecond)
+		ofA()
+		g.wantLoads(5*time.Second, []int{1, 1}, a, b)
+		g.history.Check(t)
+	})
+}
+
+// H17, C8: a plan that was made from less than the present one is not followed,
+// and does not stay for the next worker to find.
+func TestPlanFromAnOlderViewIsNotFollowed(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		g := newGroup(t, 4)
 		a, b := g.start("a"), g.start("b")
 		g.wantLoads(time.Second, []int{2, 2}, a, b)
-		c := g.start("c")
-		g.wantLoads(time.Second, []int{1, 1, 2}, a, b, c)
-		arrive := b.link.HoldRequest(isClaim)
-		c.link.Cut() // what c had is to be taken by a or b
-		time.Sleep(g.ttl + 2*time.Second)
-		arrive()
-		g.wantLoads(5*time.Second, []int{2, 2}, a, b)
+		store, err := bucket.Open(t.Context(), natstest.JetStream(t, natstest.Connect(t, g.srv)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := store.Get(t.Context(), "plan.orders")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := plan.Parse(e.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		good := p.View
+		p.View--
+		clear(p.Assign) // all to the first worker
+		data, err := p.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Write(t.Context(), bucket.Write{Key: e.Key, Last: e.Revision, Value: data}); err != nil {
+			t.Fatal(err)
+		}
+		g.wantLoads(2*g.ttl, []int{2, 2}, a, b)
+		if n := g.startsOf(); n != 4 {
+			t.Errorf("handlers started = %d, want 4", n)
+		}
+		if e, err = store.Get(t.Context(), "plan.orders"); err != nil {
+			t.Fatal(err)
+		}
+		if p, err = plan.Parse(e.Value); err != nil || p.View < good {
+			t.Errorf("plan = view %d, %v, want at least %d", p.View, err, good)
+		}
+	})
+}
+
+// C29: a plan of a newer planner is followed, and left alone by an older one.
+func TestPlanOfANewerPlannerIsLeftAlone(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		g := newGroup(t, 4)
+		a, b := g.start("a"), g.start("b")
+		g.wantLoads(time.Second, []int{2, 2}, a, b)
+		store, err := bucket.Open(t.Context(), natstest.JetStream(t, natstest.Connect(t, g.srv)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := store.Get(t.Context(), "plan.orders")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := plan.Parse(e.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.View, p.Version = e.Revision, plan.Version+1
+		clear(p.Assign)
+		p.Assign[3] = 1
+		data, err := p.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Write(t.Context(), bucket.Write{Key: e.Key, Last: e.Revision, Value: data}); err != nil {
+			t.Fatal(err)
+		}
+		g.wantLoads(3*g.ttl, []int{1, 3}, a, b)
 		g.history.Check(t)
 	})
 }

@@ -211,7 +211,9 @@ func (c *Claimer) accept(p *plan.Plan, revision uint64) {
 	sess := c.session.Load()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.planRev = max(c.planRev, revision)
+	if revision > c.planRev {
+		c.planRev, c.planner = revision, p.Version
+	}
 	if c.plan != nil && p.View < c.plan.View {
 		return
 	}

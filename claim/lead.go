@@ -303,13 +303,15 @@ func (l *leader) publish(ctx context.Context) error {
 	}
 	c := l.c
 	c.mu.Lock()
-	present, revision, settings := c.plan, c.planRev, c.setRev
-	if c.deferred != nil {
+	present, revision, settings, planner := c.plan, c.planRev, c.setRev, c.planner
+	// What is stored may be another plan than the one that is followed: made from
+	// less, or from other settings. Who joins next would find it.
+	if c.planAt != c.planRev {
 		present = nil
 	}
 	c.mu.Unlock()
-	if present != nil && present.Version > plan.Version {
-		c.log.InfoContext(ctx, "plan was made by a newer planner, leaving it", slog.Int("have", plan.Version), slog.Int("want", present.Version))
+	if planner > plan.Version {
+		c.log.InfoContext(ctx, "plan was made by a newer planner, leaving it", slog.Int("have", plan.Version), slog.Int("want", planner))
 		return nil
 	}
 	result := plan.Make(in)
