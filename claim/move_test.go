@@ -56,6 +56,23 @@ func TestMoveCarriesTheCheckpointAndNeverOverlaps(t *testing.T) {
 	}
 }
 
+// C4, H25: nothing is drained for a worker that does not answer.
+func TestPartitionStaysWhereItIsIfTheNextOwnerIsSilent(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		g := newGroup(t, 2)
+		a := g.start("a")
+		g.wantLoads(time.Second, []int{2}, a)
+		b := g.start("b")
+		time.Sleep(100 * time.Millisecond) // it has joined, the plan comes after 200 ms
+		b.link.Cut()
+		g.wantLoads(8*time.Second, []int{0, 2}, a, b)
+		if n := g.startsOf(); n != 2 {
+			t.Errorf("handlers started = %d, want 2", n)
+		}
+		g.history.Check(t)
+	})
+}
+
 // C35: a handler that ignores the drain keeps its partition, visibly.
 func TestHandlerThatIgnoresTheDrainKeepsItsPartition(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
