@@ -47,6 +47,8 @@ type Claimer struct {
 	names   []string          // of the partitions, by index
 	index   map[string]int
 	setRev  uint64 // revision of the settings that names come from
+	set     settings
+	setAt   uint64 // the revision of set
 	plan    *plan.Plan
 	planAt  uint64 // its revision
 	planRev uint64 // the newest revision of the plan's key that was seen
@@ -126,9 +128,9 @@ func (c *Claimer) setUp(ctx context.Context, want settings) error {
 		case err == nil && !e.Marker:
 			have, err := parseSettings(e)
 			if err != nil {
-				return fmt.Errorf("group %q: %w: %w", c.group, ErrGroup, err)
+				return fmt.Errorf("group %q: %w", c.group, err)
 			}
-			if want.Version != 0 && (have.Count != want.Count || !slices.Equal(have.Names, want.Names)) {
+			if want.Version != 0 && !have.same(want) {
 				return &GroupError{Group: c.group, Have: describe(have), Want: describe(want)}
 			}
 			return nil
@@ -138,7 +140,7 @@ func (c *Claimer) setUp(ctx context.Context, want settings) error {
 			// After any outcome it is read again: stored by this process or by
 			// another, it has to agree.
 			try, cancel := context.WithTimeout(ctx, time.Second)
-			_, err = c.bucket.Write(try, bucket.Write{Key: key, Last: e.Revision, Value: encode(want)})
+			_, err = c.bucket.Write(try, bucket.Write{Key: key, Last: e.Revision, Value: want.encode()})
 			cancel()
 		}
 		if err == nil || errors.Is(err, bucket.ErrConflict) {
@@ -305,7 +307,7 @@ func (c *Claimer) member(state memberState) member {
 	host, _ := os.Hostname() // for people only
 	return member{
 		Version: recordVersion, State: state, Nonce: bucket.Nonce(), TTL: int64(c.lease.TTL / time.Second),
-		Capacity: c.opts.capacity, Weight: c.opts.weight, Zone: c.opts.zone, Host: host, PID: os.Getpid(),
+		Capacity: c.opts.capacity, Weight: c.opts.weight, Zone: c.opts.zone, Build: c.opts.build, Host: host, PID: os.Getpid(),
 	}
 }
 

@@ -27,6 +27,9 @@ var (
 	// ErrPaused reports that the plan gives the partition to nobody.
 	ErrPaused = errors.New("partition is assigned to nobody")
 
+	// ErrRemoved reports that a resize took the partition out of the group.
+	ErrRemoved = errors.New("partition was removed from the group")
+
 	// ErrStopped reports that the claimer stops and has given the partition back.
 	ErrStopped = errors.New("claimer has stopped")
 
@@ -62,6 +65,41 @@ var (
 	// ErrRunning reports a second concurrent Run of one claimer.
 	ErrRunning = errors.New("claimer is running already")
 )
+
+// What an [Admin] refuses. The errors are [*AdminError]s.
+var (
+	// ErrPartition reports a partition that the group does not have.
+	ErrPartition = errors.New("no such partition")
+
+	// ErrWorker reports a worker that is not there, or cannot be given anything.
+	ErrWorker = errors.New("no such worker")
+
+	// ErrCapacity reports that a worker has no room for what is asked.
+	ErrCapacity = errors.New("worker has no room")
+
+	// ErrSettings reports settings of a group that cannot be: asked for, or read
+	// from the bucket. It matches [ErrGroup] too.
+	ErrSettings = fmt.Errorf("%w: bad settings", ErrGroup)
+)
+
+// An AdminError says what is wrong with a request about a group. It matches Err.
+type AdminError struct {
+	Group string // empty if not known
+	What  string
+	Have  string
+	Want  string
+	Err   error // one of the errors above
+}
+
+func (e *AdminError) Error() string {
+	group := ""
+	if e.Group != "" {
+		group = fmt.Sprintf("group %q: ", e.Group)
+	}
+	return fmt.Sprintf("%s%s: have %s, want %s: %v", group, e.What, e.Have, e.Want, e.Err)
+}
+
+func (e *AdminError) Unwrap() error { return e.Err }
 
 // A GroupError says how a group's partitions differ from those asked for. It
 // matches [ErrGroup].

@@ -183,13 +183,18 @@ func (c *Claimer) learn(e bucket.Entry) {
 			c.log.Error("settings of the group cannot be read, keeping the old ones", slog.Any("err", err))
 			return
 		}
-		names := s.partitions()
-		index := make(map[string]int, len(names))
-		for i, name := range names {
-			index[name] = i
-		}
 		c.mu.Lock()
-		c.names, c.index, c.setRev = names, index, e.Revision
+		if s.Layout != c.setRev {
+			c.names, c.setRev = s.partitions(), s.Layout
+			c.index = make(map[string]int, len(c.names))
+			for i, name := range c.names {
+				c.index[name] = i
+			}
+			for _, s := range c.slots {
+				s.signal() // it may be removed
+			}
+		}
+		c.set, c.setAt = s, e.Revision
 		p, at := c.deferred, c.deferredAt
 		c.mu.Unlock()
 		if p != nil {
@@ -295,6 +300,39 @@ func (c *Claimer) lookup(name string) (ref plan.WorkerRef, why plan.Reason, know
 		ref = c.plan.Workers[w]
 	}
 	return ref, c.plan.Why[i], true
+}
+
+// removed reports whether the group does not have the partition any more. Settings
+// from before the layout that it was handed over in say nothing about it.
+func (c *Claimer) removed(name string, layout uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, there := c.index[name]
+	return c.index != nil && !there && layout <= c.setRev
+}
+
+// followed returns why the plan that is followed puts a partition where it does,
+// the plan's revision, and the known layout.
+func (c *Claimer) followed(name string) (why plan.Reason, revision, layout uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, why, _ = c.lookup(name)
+	return why, c.planAt, c.setRev
+}
+
+// behind reports whether a claim was given back by a plan, or for a layout, that
+// this worker has not seen yet.
+func (c *Claimer) behind(r record) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return r.Plan > c.planAt || r.Layout > c.setRev
+}
+
+// layout returns the revision since which the partitions are the known ones.
+func (c *Claimer) layout() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.setRev
 }
 
 // hint notes that the claim of a partition may name this worker.

@@ -23,6 +23,8 @@ type hold struct {
 	token uint64
 	plan  uint64 // revision of the plan by which the claim was handed over, 0 for none
 
+	layout uint64 // known to whoever made the claim this hold's
+
 	ctx  context.Context // ends with the session, or when the claim is lost
 	lose context.CancelCauseFunc
 
@@ -40,7 +42,7 @@ type hold struct {
 
 func newHold(s *slot, sess *session, rev uint64, rec record) *hold {
 	h := &hold{
-		slot: s, sess: sess, token: rec.token(rev), plan: rec.Plan, rev: rev, record: rec, check: rec.check(rev),
+		slot: s, sess: sess, token: rec.token(rev), plan: rec.Plan, layout: rec.Layout, rev: rev, record: rec, check: rec.check(rev),
 		busy: make(chan struct{}, 1), tried: make(map[string]record),
 	}
 	h.ctx, h.lose = context.WithCancelCause(sess.ctx)
@@ -72,7 +74,9 @@ func (h *hold) unlock() { <-h.busy }
 
 // mine returns the record of the running hold.
 func (h *hold) mine() record {
-	return record{Owner: h.slot.c.id, Epoch: h.sess.epoch, Token: h.token, Attempts: h.record.Attempts}
+	mine := h.record // it goes on: plan, layout and history are those of its beginning
+	mine.Owner, mine.Epoch, mine.Token = h.slot.c.id, h.sess.epoch, h.token
+	return mine
 }
 
 // stage keeps data for the write that ends the hold.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +33,10 @@ type leader struct {
 	view    uint64           // revision up to which the inputs are known
 	isReady bool             // the initial state of everything is known
 
+	ordered []time.Time          // when moves for balance were ordered, within the last minute
+	cooling map[string]time.Time // partitions that stay where they are until then
+
+	more  bool      // the last plan left moves to be ordered later
 	due   time.Time // plan then, if not zero
 	first time.Time // of the changes not planned for yet
 	wake  chan struct{}
@@ -45,11 +48,6 @@ type seen struct {
 	epoch uint64
 	at    time.Time // of its last heartbeat, by the server's clock
 	beat  time.Time // the same by the local clock
-}
-
-type owner struct {
-	worker string
-	epoch  uint64
 }
 
 // lead plans for the group until the session ends or turns out not to be the
@@ -86,7 +84,10 @@ func (l *leader) take(e bucket.Entry) {
 		l.takeClaim(e)
 	default:
 		l.c.learn(e)
-		if kind == "group" {
+		switch {
+		case kind == "group" && l.isReady:
+			l.change(leaveDebounce) // somebody waits for it
+		case kind == "group":
 			l.change(joinDebounce)
 		}
 	}
@@ -114,7 +115,7 @@ func (l *leader) takeMember(e bucket.Entry) {
 		} else {
 			l.change(joinDebounce)
 		}
-	case before.Capacity != now.Capacity || before.Weight != now.Weight || before.Zone != now.Zone:
+	case before.Capacity != now.Capacity || before.Weight != now.Weight || before.Zone != now.Zone || before.Build != now.Build:
 		l.change(joinDebounce)
 	}
 }
@@ -133,7 +134,12 @@ func (l *leader) takeClaim(e bucket.Entry) {
 		l.c.log.Warn("claim key holds bytes that are no record", slog.String("key", e.Key))
 		return
 	}
-	l.claims[name] = owner{r.Owner, r.Epoch}
+	before := l.claims[name]
+	l.claims[name] = ownerOf(r, e.Revision)
+	// What has moved may let others begin, or make room in the budget of moves.
+	if l.isReady && before.worker != r.Owner && (l.more || l.c.waits()) {
+		l.change(leaveDebounce)
+	}
 }
 
 // ready is called when the initial state is complete.
@@ -197,6 +203,9 @@ func (l *leader) run(ctx context.Context) error {
 			next = earlier(next, at)
 		}
 		l.mu.Lock()
+		if at := l.resume(); !at.IsZero() && l.due.IsZero() {
+			l.due = at
+		}
 		due := l.due
 		l.mu.Unlock()
 		if !due.IsZero() {
@@ -297,13 +306,14 @@ func (l *leader) deposed(ctx context.Context) error {
 // publish makes a plan and stores it if it differs from the present one. It is
 // refused, and tried again with what comes, if another plan was stored since.
 func (l *leader) publish(ctx context.Context) error {
-	in, view, ok := l.input()
+	in, settings, view, ok := l.input()
 	if !ok {
 		return nil
 	}
+	l.vacate(ctx)
 	c := l.c
 	c.mu.Lock()
-	present, revision, settings, planner := c.plan, c.planRev, c.setRev, c.planner
+	present, revision, planner := c.plan, c.planRev, c.planner
 	// What is stored may be another plan than the one that is followed: made from
 	// less, or from other settings. Who joins next would find it.
 	if c.planAt != c.planRev {
@@ -315,6 +325,7 @@ func (l *leader) publish(ctx context.Context) error {
 		return nil
 	}
 	result := plan.Make(in)
+	l.later(result.More)
 	p := plan.NewPlan(in, result)
 	p.View, p.Settings, p.Leader, p.LeaderEpoch = view, settings, c.id, l.sess.epoch
 	if present != nil && present.Settings == settings &&
@@ -330,6 +341,7 @@ func (l *leader) publish(ctx context.Context) error {
 	stored, err := c.bucket.Write(try, bucket.Write{Key: planKey(c.g), Last: revision, Value: data})
 	switch {
 	case err == nil:
+		l.count(in, result)
 		c.log.InfoContext(ctx, "plan made", slog.Int("workers", len(p.Workers)), slog.Int("partitions", len(p.Assign)),
 			slog.Int("moves", result.Moves), slog.Uint64("view", view), slog.Uint64("revision", stored))
 		return nil
@@ -344,51 +356,33 @@ func (l *leader) publish(ctx context.Context) error {
 	return nil
 }
 
-// input collects what the planner needs. Nothing is due any more then.
-func (l *leader) input() (in plan.Input, view uint64, ok bool) {
-	c := l.c
+// input collects what the planner needs, and returns the layout and the view that
+// it is of. Nothing is due any more then.
+func (l *leader) input() (in plan.Input, layout, view uint64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.due = time.Time{}
+	st := l.state()
+	if !l.isReady || len(st.names) == 0 {
+		return in, 0, 0, false
+	}
+	in = st.input()
+	in.Policy.MaxMoves = l.allowance(in, st.settings.policy().MovesPerMinute)
+	return in, st.settings.Layout, l.view, true
+}
+
+// state returns what is known of the group; mu is held.
+func (l *leader) state() *state {
+	c := l.c
 	c.mu.Lock()
-	names, present := c.names, c.plan
-	if present != nil && present.Settings != c.setRev {
-		present = nil
+	defer c.mu.Unlock()
+	st := &state{
+		group: c.group, settings: c.set, names: c.names, members: l.members, claims: l.claims, present: c.plan,
+		ended: func(o owner) bool { return c.deaths.proven(o.worker, o.epoch) },
 	}
-	c.mu.Unlock()
-	if !l.isReady || len(names) == 0 {
-		return in, 0, false
+	if st.present != nil && st.present.Settings != c.setRev {
+		st.present = nil
 	}
-	in.Group = c.group
-	index := make(map[string]int, len(l.members))
-	someTake := false
-	for _, worker := range slices.Sorted(maps.Keys(l.members)) {
-		m := l.members[worker]
-		if m.State == joining {
-			continue
-		}
-		index[worker] = len(in.Workers)
-		in.Workers = append(in.Workers, plan.Worker{
-			ID: worker, Epoch: m.epoch, Capacity: m.Capacity, Weight: m.Weight, Zone: m.Zone, Draining: m.State == draining,
-		})
-		someTake = someTake || m.State != draining
-	}
-	if !someTake {
-		in.Workers, index = nil, nil // everybody leaves: they give back what they have
-	}
-	in.Partitions = make([]plan.Partition, len(names))
-	for i, name := range names {
-		p := plan.Partition{Name: name, Owner: plan.None, Target: plan.None}
-		// A worker that came back under its id gets its own partitions back.
-		if w, live := index[l.claims[name].worker]; live {
-			p.Owner = w
-		}
-		if present != nil && present.Assign[i] >= 0 {
-			if w, live := index[present.Workers[present.Assign[i]].ID]; live {
-				p.Target = w
-			}
-		}
-		in.Partitions[i] = p
-	}
-	return in, l.view, true
+	st.cooling = l.cool(st)
+	return st
 }

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+	"unicode/utf8"
 
+	"tenure/claim/plan"
 	"tenure/kvlock/bucket"
 )
 
@@ -29,6 +31,7 @@ type options struct {
 	capacity   int
 	weight     int
 	zone       string
+	build      uint64
 	backoff    time.Duration
 	maxBackoff time.Duration
 	log        *slog.Logger
@@ -105,6 +108,36 @@ func WithCapacity(n int) Option {
 		o.capacity = n
 		return nil
 	}
+}
+
+// WithWeight sets this worker's share beside others, 1 to 65,536: one of weight 2
+// gets twice as many partitions as one of weight 1. The default is 1.
+func WithWeight(n int) Option {
+	return func(o *options) error {
+		if n < 1 || n > plan.MaxWorkerWeight {
+			return fmt.Errorf("weight: have %d, want 1 to %d", n, plan.MaxWorkerWeight)
+		}
+		o.weight = n
+		return nil
+	}
+}
+
+// WithZone sets the zone that this worker is in, at most 200 bytes of UTF-8. What
+// that means is up to [Policy.Zones]. The default is none.
+func WithZone(zone string) Option {
+	return func(o *options) error {
+		if len(zone) > bucket.MaxName || !utf8.ValidString(zone) {
+			return fmt.Errorf("zone: have %d bytes, want at most %d of UTF-8", len(zone), bucket.MaxName)
+		}
+		o.zone = zone
+		return nil
+	}
+}
+
+// WithBuild sets the number of this worker's build, a larger one for a newer
+// build; see [Policy.Rollout]. The default is 0.
+func WithBuild(n uint64) Option {
+	return func(o *options) error { o.build = n; return nil }
 }
 
 // WithBackoff sets the pause before a failed handler is started again: first at

@@ -4,17 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
+	"tenure/claim/plan"
 	"tenure/kvlock/bucket"
 )
 
 // Every record says its version; another one is refused, never guessed at.
 const recordVersion = 1
-
-// maxPartitions bounds what a group's settings may ask for.
-const maxPartitions = 1_000_000
 
 var errRecord = errors.New("not a record of this version")
 
@@ -46,6 +43,7 @@ type member struct {
 	Capacity int         `json:"capacity,omitempty"`
 	Weight   int         `json:"weight,omitempty"`
 	Zone     string      `json:"zone,omitempty"`
+	Build    uint64      `json:"build,omitempty"`
 	Host     string      `json:"host,omitempty"`
 	PID      int         `json:"pid,omitempty"`
 	Beat     uint64      `json:"beat"`         // counts the heartbeats; identifies an attempt
@@ -90,14 +88,20 @@ type record struct {
 	Version  int    `json:"v"`
 	Owner    string `json:"owner"`
 	Epoch    uint64 `json:"epoch"`
-	Token    uint64 `json:"token"`           // 0 means this record's own revision
-	Nonce    string `json:"nonce"`           // of the attempt
-	Prev     string `json:"prev"`            // nonce of the record it replaced
-	By       string `json:"by"`              // who wrote it
-	Check    uint64 `json:"check"`           // revision of the last checkpoint its writer knew, 0 for none
-	Batch    bool   `json:"batch,omitempty"` // a checkpoint was stored right before, in the same batch
-	Plan     uint64 `json:"plan,omitempty"`  // revision of the plan that its writer followed
+	Token    uint64 `json:"token"`            // 0 means this record's own revision
+	Nonce    string `json:"nonce"`            // of the attempt
+	Prev     string `json:"prev"`             // nonce of the record it replaced
+	By       string `json:"by"`               // who wrote it
+	Check    uint64 `json:"check"`            // revision of the last checkpoint its writer knew, 0 for none
+	Batch    bool   `json:"batch,omitempty"`  // a checkpoint was stored right before, in the same batch
+	Plan     uint64 `json:"plan,omitempty"`   // revision of the plan that its writer followed
+	Layout   uint64 `json:"layout,omitempty"` // revision of the list of partitions that its writer knew when the owner changed
 	Attempts int    `json:"attempts,omitempty"`
+
+	// For people: since when the owner has it, why, and who had it before.
+	At  int64       `json:"at,omitempty"` // in milliseconds since 1970, by the clock of the writer
+	Why plan.Reason `json:"why,omitempty"`
+	Log []past      `json:"log,omitempty"` // the newest last
 }
 
 // token returns the fencing token of a claim stored at the given revision.
@@ -120,75 +124,10 @@ func (r record) check(revision uint64) uint64 {
 func parseRecord(e bucket.Entry) (record, error) {
 	r, err := parse[record](e)
 	if err != nil || r.Version != recordVersion || (r.Owner == "") != (r.Epoch == 0) ||
-		r.Token > e.Revision || r.Epoch > e.Revision || r.Attempts < 0 {
+		r.Token > e.Revision || r.Epoch > e.Revision || r.Attempts < 0 || len(r.Log) > maxLog {
 		return r, fmt.Errorf("key %q: %w", e.Key, errRecord)
 	}
 	return r, nil
-}
-
-// settings are what operators say of a group: either a number of partitions
-// named "0" to "count-1", or their names.
-type settings struct {
-	Version int      `json:"v"`
-	Count   int      `json:"count,omitempty"`
-	Names   []string `json:"names,omitempty"`
-}
-
-func parseSettings(e bucket.Entry) (settings, error) {
-	s, err := parse[settings](e)
-	if err != nil || s.Version != recordVersion || s.check() != nil {
-		return s, fmt.Errorf("key %q: %w", e.Key, errRecord)
-	}
-	return s, nil
-}
-
-// newSettings returns settings for the given names, in the short form if they
-// are numbers in order.
-func newSettings(names []string) (settings, error) {
-	s := settings{Version: recordVersion, Count: len(names)}
-	for i, name := range names {
-		if name != strconv.Itoa(i) {
-			s.Count, s.Names = 0, names
-			break
-		}
-	}
-	return s, s.check()
-}
-
-// check reports what is wrong with the partitions.
-func (s settings) check() error {
-	n := s.Count + len(s.Names)
-	if s.Count < 0 || s.Count > 0 && len(s.Names) > 0 || n < 1 || n > maxPartitions {
-		return fmt.Errorf("partitions: have %d, want 1 to %d: %w", n, maxPartitions, ErrGroup)
-	}
-	seen := make(map[string]bool, len(s.Names))
-	for _, name := range s.Names {
-		if _, err := bucket.EncodeName(name); err != nil {
-			return fmt.Errorf("partition %w", err)
-		}
-		if seen[name] {
-			return fmt.Errorf("partitions: have %q twice, want each once: %w", name, ErrGroup)
-		}
-		seen[name] = true
-	}
-	return nil
-}
-
-// partitions returns the names in the order of the plan's index.
-func (s settings) partitions() []string {
-	if s.Count > 0 {
-		return Numbered(s.Count)
-	}
-	return s.Names
-}
-
-// Numbered returns the names "0" to "n-1".
-func Numbered(n int) []string {
-	names := make([]string, max(0, n))
-	for i := range names {
-		names[i] = strconv.Itoa(i)
-	}
-	return names
 }
 
 func parse[T any](e bucket.Entry) (T, error) {

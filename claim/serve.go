@@ -251,6 +251,8 @@ func (s *slot) verdict(h *hold) verdict {
 	known = known && revision >= h.plan
 	mine := to.ID == s.c.id
 	switch stopping, since := s.c.stopping(); {
+	case s.c.removed(s.name, h.layout):
+		return verdict{do: release, why: ErrRemoved}
 	case stopping && known && to.ID != "" && !mine:
 		return verdict{do: move, why: ErrStopped, worker: to.ID, epoch: to.Epoch}
 	case stopping && (known && to.ID == "" || since >= pollPause):
@@ -276,8 +278,8 @@ func (s *slot) verdict(h *hold) verdict {
 // So once begun it goes on until the outcome is known or the session is over.
 func (s *slot) give(h *hold, log *slog.Logger) bool {
 	var to record
-	_, planned, _ := s.c.target(s.name)
-	switch v := s.verdict(h); {
+	v := s.verdict(h)
+	switch {
 	case v.do == keep:
 		return false
 	case v.do == move && s.c.offer(h.ctx, v.worker, v.epoch, s.name):
@@ -293,8 +295,14 @@ func (s *slot) give(h *hold, log *slog.Logger) bool {
 	if h.isStage {
 		data = h.staged
 	}
-	to.Attempts, to.Plan = h.record.Attempts, planned
-	stands, err := h.rewrite(h.ctx, to, data)
+	end := EndedMoved
+	if to.Owner == "" {
+		end = EndedReleased
+	}
+	why, planned, layout := s.c.followed(s.name)
+	next := h.record.successor(h.rev, end, why)
+	next.Owner, next.Epoch, next.Attempts, next.Plan, next.Layout = to.Owner, to.Epoch, h.record.Attempts, planned, layout
+	stands, err := h.rewrite(h.ctx, next, data)
 	switch {
 	case err != nil && h.over() == nil:
 		// Not stored, for a reason that time does not cure (a denied subject, no

@@ -78,6 +78,7 @@ func (s *slot) gain(sess *session, polled bool) (h *hold, concerned bool) {
 	if sess.over() {
 		return nil, false
 	}
+	layout := s.c.layout() // of the plan below, or an older one
 	want, why := s.c.wants(sess, s.name)
 	hinted := s.c.takeHint(s.name)
 	if !want && !hinted {
@@ -118,15 +119,19 @@ func (s *slot) gain(sess *session, polled bool) (h *hold, concerned bool) {
 			return newHold(s, sess, e.Revision, rec), true
 		case !want:
 			return nil, false // the hint was late
+		case rec.Owner == "" && s.c.behind(rec):
+			// It was given back by a plan or settings that this worker has not seen yet.
+			return nil, true
 		case rec.Owner != "" && !s.c.ended(sess.ctx, rec.Owner, rec.Epoch):
 			s.c.tell(rec.Owner, rec.Epoch, message{Op: opYield, Partition: s.name, Revision: e.Revision})
 			return nil, true
 		}
-		rev, mine, ok := s.take(sess, e.Revision, rec)
+		rev, mine, ok := s.take(sess, e.Revision, rec, layout, why)
 		if ok {
 			return newHold(s, sess, rev, mine), true
 		}
-		if want, _ = s.c.wants(sess, s.name); !want {
+		layout = s.c.layout()
+		if want, why = s.c.wants(sess, s.name); !want {
 			return nil, false
 		}
 	}
@@ -136,11 +141,11 @@ func (s *slot) gain(sess *session, polled bool) (h *hold, concerned bool) {
 // take makes the claim by CAS on the revision seen. If the outcome is not known,
 // the caller reads: a claim that names this session is its own, whichever try it
 // came from.
-func (s *slot) take(sess *session, expect uint64, old record) (rev uint64, mine record, ok bool) {
-	mine = record{
-		Version: recordVersion, Owner: s.c.id, Epoch: sess.epoch,
-		Nonce: bucket.Nonce(), Prev: old.Nonce, By: s.c.id, Check: old.check(expect), Attempts: old.Attempts,
-	}
+func (s *slot) take(sess *session, expect uint64, old record, layout uint64, why plan.Reason) (rev uint64, mine record, ok bool) {
+	mine = old.successor(expect, EndedDied, why)
+	mine.Version, mine.Owner, mine.Epoch = recordVersion, s.c.id, sess.epoch
+	mine.Nonce, mine.Prev, mine.By = bucket.Nonce(), old.Nonce, s.c.id
+	mine.Check, mine.Layout, mine.Attempts = old.check(expect), layout, old.Attempts
 	try, cancel := context.WithTimeout(sess.ctx, sess.timeout())
 	defer cancel()
 	rev, err := s.c.bucket.Write(try, bucket.Write{Key: s.claimKey, Last: expect, Value: encode(mine)})

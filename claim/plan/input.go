@@ -33,6 +33,10 @@ type Partition struct {
 	Paused      bool
 	Quarantined bool
 
+	// Waiting says that others have to be drained first: it runs nowhere until
+	// then, and is no load.
+	Waiting bool
+
 	// Cooling says that moving it failed a short time ago: it stays with its
 	// owner, even a draining one. It has no effect on an orphan.
 	Cooling bool
@@ -72,7 +76,7 @@ type Policy struct {
 	Zones Zones
 
 	// MaxMoves ends levelling for this plan once so many partitions are on the
-	// move between workers that stay; 0 means no limit. Moves under way count.
+	// move between workers that stay; 0 means no limit, less than 0 none. Moves under way count.
 	// So do pins and what exceeds a capacity, but these are never held back.
 	// Orphans and what leaves a draining worker do not count.
 	MaxMoves int

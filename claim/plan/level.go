@@ -16,7 +16,7 @@ func (p *planner) level() {
 	takers := p.takers(func(*standing) bool { return true })
 	limit := p.in.Policy.MaxMoves
 	moving := 0
-	if limit > 0 {
+	if limit != 0 {
 		for i := range p.at {
 			moving += p.moving(i)
 		}
@@ -40,7 +40,7 @@ func (p *planner) level() {
 				givers.remove(from)
 				continue
 			}
-			if limit > 0 && moving >= limit {
+			if limit != 0 && moving >= limit {
 				p.more = true
 				return
 			}

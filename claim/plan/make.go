@@ -22,7 +22,7 @@ type Result struct {
 //
 // The rules, each above the ones after it:
 //
-//  1. A paused or quarantined partition is unassigned.
+//  1. A paused, quarantined or waiting partition is unassigned.
 //  2. A cooling partition stays with its owner.
 //  3. A pinned partition goes where it is pinned to, also if that worker is
 //     cordoned. If that worker is absent, draining or full, the partition is
@@ -131,7 +131,7 @@ func newPlanner(in *Input) *planner {
 
 	var seen [MaxPartitionWeight + 1]bool
 	for i := range in.Partitions {
-		if part := &in.Partitions[i]; !part.Paused && !part.Quarantined {
+		if part := &in.Partitions[i]; !part.Paused && !part.Quarantined && !part.Waiting {
 			seen[weight(part)] = true
 		}
 	}
@@ -181,6 +181,8 @@ func (p *planner) fix() {
 			p.why[i] = Paused
 		case part.Quarantined:
 			p.why[i] = Quarantined
+		case part.Waiting:
+			p.why[i] = Waiting
 		case part.Cooling && p.owner[i] != None:
 			p.hold(i, p.owner[i], Cooling)
 		case p.live(part.Target) && p.workers[part.Target].open:

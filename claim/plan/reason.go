@@ -22,6 +22,7 @@ const (
 	Quarantined Reason = 12 // unassigned: it failed too often
 	NoRoom      Reason = 13 // unassigned: every worker is full
 	NoWorker    Reason = 14 // unassigned: no worker takes new partitions
+	Waiting     Reason = 15 // unassigned: partitions of an older layout have to be drained first
 )
 
 var reasons = [...]string{
@@ -40,6 +41,7 @@ var reasons = [...]string{
 	Quarantined: "unassigned: quarantined",
 	NoRoom:      "unassigned: every worker is full",
 	NoWorker:    "unassigned: no worker takes new partitions",
+	Waiting:     "unassigned: partitions that it follows are not drained yet",
 }
 
 // String returns a short explanation for people. A number that only a newer

@@ -1,0 +1,42 @@
+package claim
+
+import (
+	"time"
+
+	"tenure/claim/plan"
+)
+
+// maxLog is how many earlier owners a claim record names. It travels in every
+// hand-over: eight take about half a kilobyte.
+const maxLog = 8
+
+// How an owner's claim came to its end.
+const (
+	EndedMoved    = "moved"    // handed to the next owner
+	EndedReleased = "released" // given back
+	EndedDied     = "died"     // its owner's session was proven dead
+)
+
+// past is an earlier owner of a partition.
+type past struct {
+	Owner string      `json:"o"`
+	Token uint64      `json:"t"`
+	At    int64       `json:"at"`          // since when it had it, in milliseconds since 1970
+	Until int64       `json:"u"`           // until when
+	Why   plan.Reason `json:"w,omitempty"` // why it got it
+	End   string      `json:"e"`           // how that ended
+}
+
+// successor returns the record that follows r, which stands at the given
+// revision, as r's history goes on: the owner changes now. A list of maxLog past
+// owners loses its oldest.
+func (r record) successor(revision uint64, end string, why plan.Reason) record {
+	now := time.Now().UnixMilli()
+	next := record{At: now, Why: why, Log: r.Log}
+	if r.Owner != "" {
+		keep := r.Log[max(0, len(r.Log)+1-maxLog):]
+		next.Log = append(append(make([]past, 0, len(keep)+1), keep...),
+			past{Owner: r.Owner, Token: r.token(revision), At: r.At, Until: now, Why: r.Why, End: end})
+	}
+	return next
+}
