@@ -3,6 +3,7 @@ package claim
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -48,7 +49,13 @@ type WorkerStatus struct {
 	Epoch      uint64 `json:"epoch"`
 	Partitions int    `json:"partitions"` // that it owns
 	Leader     bool   `json:"leader"`
-	Draining   bool   `json:"draining"`
+	Draining   bool   `json:"draining"` // it leaves, or is drained by an operator
+	Cordoned   bool   `json:"cordoned"`
+
+	Zone     string `json:"zone,omitempty"`
+	Weight   int    `json:"weight,omitempty"`
+	Capacity int    `json:"capacity,omitempty"`
+	Build    uint64 `json:"build,omitempty"`
 }
 
 // PlanStatus says which plan is followed and how many partitions are still on
@@ -68,29 +75,56 @@ func ReadStatus(ctx context.Context, b *bucket.Bucket, group string) (Status, er
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	entries, err := b.Snapshot(ctx, memberKey(g, "*"), claimKey(g, "*"), planKey(g), groupKey(g))
+	r, err := readGroup(ctx, b, group, g)
 	if err != nil {
 		return Status{}, fmt.Errorf("claim: status of %q: %w", group, err)
-	}
-	r := statusReader{group: group, members: make(map[string]seen), claims: make(map[string]claimed)}
-	for _, e := range entries {
-		r.take(e)
-	}
-	if len(r.names) == 0 {
-		return Status{}, fmt.Errorf("claim: group %q: %w: it does not exist", group, ErrGroup)
 	}
 	return r.status(), nil
 }
 
-type statusReader struct {
-	group    string
-	names    []string
-	setRev   uint64
-	members  map[string]seen
-	claims   map[string]claimed
-	plan     *plan.Plan
-	planRev  uint64
-	smallest uint64 // epoch of a ready session
+// readGroup reads all there is of a group, encoded as g. An entry that is
+// overwritten while the others are read may be missing; that of the settings is
+// read again then.
+func readGroup(ctx context.Context, b *bucket.Bucket, group, g string) (*reader, error) {
+	entries, err := b.Snapshot(ctx, filters(g)...)
+	if err != nil {
+		return nil, err
+	}
+	r := newReader(group)
+	for _, e := range entries {
+		r.take(e)
+	}
+	if r.setRev == 0 && r.bad == nil {
+		if e, err := b.Get(ctx, groupKey(g)); err == nil {
+			r.take(e)
+		} else if !errors.Is(err, bucket.ErrNotFound) {
+			return nil, err
+		}
+	}
+	switch {
+	case r.bad != nil:
+		return nil, fmt.Errorf("group %q: %w", group, r.bad)
+	case len(r.names) == 0:
+		return nil, fmt.Errorf("group %q: %w: it does not exist", group, ErrGroup)
+	}
+	return r, nil
+}
+
+func filters(g string) []string {
+	return []string{memberKey(g, "*"), claimKey(g, "*"), planKey(g), groupKey(g)}
+}
+
+// A reader takes in the entries of a group.
+type reader struct {
+	group   string
+	set     settings
+	setRev  uint64 // its revision
+	bad     error  // why settings could not be read
+	names   []string
+	members map[string]*seen
+	claims  map[string]claimed
+	plan    *plan.Plan
+	planRev uint64
 }
 
 type claimed struct {
@@ -98,11 +132,12 @@ type claimed struct {
 	revision uint64
 }
 
+func newReader(group string) *reader {
+	return &reader{group: group, members: make(map[string]*seen), claims: make(map[string]claimed)}
+}
+
 // take sorts one entry in. What cannot be read is left out.
-func (r *statusReader) take(e bucket.Entry) {
-	if e.Marker {
-		return
-	}
+func (r *reader) take(e bucket.Entry) {
 	kind, rest, _ := strings.Cut(e.Key, ".")
 	name, err := bucket.DecodeName(rest[strings.IndexByte(rest, '.')+1:])
 	if err != nil {
@@ -110,20 +145,26 @@ func (r *statusReader) take(e bucket.Entry) {
 	}
 	switch kind {
 	case "member":
+		delete(r.members, name)
 		if m, err := parseMember(e); err == nil && m.session() {
-			epoch := m.epoch(e.Revision)
-			r.members[name] = seen{member: m, epoch: epoch}
-			if m.State != joining && (r.smallest == 0 || epoch < r.smallest) {
-				r.smallest = epoch
-			}
+			r.members[name] = &seen{member: m, epoch: m.epoch(e.Revision)}
 		}
 	case "claim":
+		delete(r.claims, name)
 		if rec, err := parseRecord(e); err == nil {
 			r.claims[name] = claimed{rec, e.Revision}
 		}
 	case "group":
-		if s, err := parseSettings(e); err == nil {
-			r.names, r.setRev = s.partitions(), e.Revision
+		if e.Marker {
+			r.names = nil
+			return
+		}
+		var s settings
+		if s, r.bad = parseSettings(e); r.bad == nil {
+			if s.Layout != r.set.Layout {
+				r.names = s.partitions()
+			}
+			r.set, r.setRev = s, e.Revision
 		}
 	case "plan":
 		if p, err := plan.Parse(e.Value); err == nil {
@@ -132,53 +173,87 @@ func (r *statusReader) take(e bucket.Entry) {
 	}
 }
 
-func (r *statusReader) status() Status {
+// alive reports whether the owner of a claim has a session, as far as was read.
+func (r *reader) alive(c claimed) bool {
+	m := r.members[c.Owner]
+	return m != nil && m.epoch == c.Epoch
+}
+
+// followed returns the plan if it is one of the present layout.
+func (r *reader) followed() *plan.Plan {
+	if r.plan != nil && r.plan.Settings == r.set.Layout && len(r.plan.Assign) == len(r.names) {
+		return r.plan
+	}
+	return nil
+}
+
+// leader returns the smallest epoch of a session that may lead.
+func (r *reader) leader() (epoch uint64) {
+	for _, m := range r.members {
+		if m.State != joining && (epoch == 0 || m.epoch < epoch) {
+			epoch = m.epoch
+		}
+	}
+	return epoch
+}
+
+func (r *reader) status() Status {
 	s := Status{Group: r.group, Partitions: make([]PartitionStatus, len(r.names)), Workers: []WorkerStatus{}, Plan: PlanStatus{Revision: r.planRev}}
-	follow := r.plan != nil && r.plan.Settings == r.setRev && len(r.plan.Assign) == len(r.names)
 	owned := make(map[string]int)
+	p := r.followed()
 	for i, name := range r.names {
-		p := PartitionStatus{Name: name, State: StateUnassigned}
-		claim := r.claims[name]
-		member, alive := r.members[claim.Owner]
-		alive = alive && member.epoch == claim.Epoch
-		target, why := "", plan.Kept
-		if follow {
-			why = r.plan.Why[i]
-			if w := r.plan.Assign[i]; w >= 0 {
-				target = r.plan.Workers[w].ID
-			}
-		}
-		p.Attempts = claim.Attempts
-		switch {
-		case alive:
-			p.Worker, p.Token, p.State = claim.Owner, claim.token(claim.revision), StateRunning
-			owned[claim.Owner]++
-			switch {
-			case member.State == draining:
-				p.State = StateDraining
-			case follow && target != claim.Owner:
-				p.State = StateMoving
-			}
-		case claim.Owner != "":
-			p.State = StateOrphan
-		case follow && why == plan.Paused:
-			p.State = StatePaused
-		case follow && why == plan.Quarantined:
-			p.State = StateQuarantined
-		}
-		if !alive {
+		one, target := r.partition(p, i, name)
+		if one.Worker == "" {
 			s.Unassigned++
+		} else {
+			owned[one.Worker]++
 		}
-		if follow && target != p.Worker {
+		if p != nil && target != one.Worker {
 			s.Plan.Moving++
 		}
-		s.Partitions[i] = p
+		s.Partitions[i] = one
 	}
+	leader := r.leader()
 	for id, m := range r.members {
 		s.Workers = append(s.Workers, WorkerStatus{
-			ID: id, Epoch: m.epoch, Partitions: owned[id], Leader: m.epoch == r.smallest, Draining: m.State == draining,
+			ID: id, Epoch: m.epoch, Partitions: owned[id], Leader: m.epoch == leader,
+			Draining: m.State == draining || contains(r.set.Drained, id), Cordoned: contains(r.set.Cordoned, id),
+			Zone: m.Zone, Weight: m.Weight, Capacity: m.Capacity, Build: m.Build,
 		})
 	}
 	slices.SortFunc(s.Workers, func(a, b WorkerStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return s
+}
+
+// partition returns the status of one partition, and the worker that the plan
+// gives it to.
+func (r *reader) partition(p *plan.Plan, i int, name string) (s PartitionStatus, target string) {
+	claim := r.claims[name]
+	s = PartitionStatus{Name: name, State: StateUnassigned, Attempts: claim.Attempts}
+	why := plan.Kept
+	if p != nil {
+		why = p.Why[i]
+		if w := p.Assign[i]; w >= 0 {
+			target = p.Workers[w].ID
+		}
+	}
+	switch {
+	case r.alive(claim):
+		s.Worker, s.Token, s.State = claim.Owner, claim.token(claim.revision), StateRunning
+		switch {
+		case r.members[claim.Owner].State == draining, contains(r.set.Drained, claim.Owner) && target != claim.Owner:
+			s.State = StateDraining
+		case p != nil && target == "":
+			s.State = StateDraining
+		case p != nil && target != claim.Owner:
+			s.State = StateMoving
+		}
+	case contains(r.set.Paused, name):
+		s.State = StatePaused
+	case p != nil && why == plan.Quarantined:
+		s.State = StateQuarantined
+	case claim.Owner != "":
+		s.State = StateOrphan
+	}
+	return s, target
 }
