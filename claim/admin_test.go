@@ -178,7 +178,7 @@ func TestMovedPartitionStaysWhereItWasMovedTo(t *testing.T) {
 		g.wantLoads(time.Second, []int{4}, a)
 		x, err := admin.Explain(t.Context(), name)
 		ok(t, err)
-		if x.Worker != "a" || x.Pin != "" || len(x.Past) < 2 || x.Past[0].Worker != "b" || x.Past[0].Why != "pinned" {
+		if x.Worker != "a" || x.Pin != "" || len(x.History) < 2 || x.History[0].Worker != "b" || x.History[0].Why != "pinned" {
 			t.Errorf("explanation = %+v, want a now and b before, as moved there", x)
 		}
 		g.history.Check(t)
@@ -367,7 +367,7 @@ func TestExplainSaysWhoWhyAndWhyNotElsewhere(t *testing.T) {
 			t.Errorf("explanation = %+v, want who, since when and why", x)
 		}
 		why := make(map[string]string)
-		for _, r := range x.Other {
+		for _, r := range x.Others {
 			why[r.Worker] = r.Why
 		}
 		for worker, want := range map[string]string{
@@ -398,18 +398,18 @@ func TestHistoryKeepsTheLastEightOwners(t *testing.T) {
 		}
 		x, err := admin.Explain(t.Context(), "0")
 		ok(t, err)
-		if len(x.Past) != 8 {
-			t.Fatalf("history has %d, want 8", len(x.Past))
+		if len(x.History) != 8 {
+			t.Fatalf("history has %d, want 8", len(x.History))
 		}
-		for i, p := range x.Past {
+		for i, p := range x.History {
 			if at := len(tokens) - 2 - i; p.Token != tokens[at] || p.End != claim.EndedMoved || p.Until.Before(p.Since) || p.Worker != []string{"a", "b"}[at%2] {
 				t.Errorf("history %d = %+v, want token %d, moved", i, p, tokens[at])
 			}
 		}
 		b.link.Cut()
 		time.Sleep(g.ttl + time.Second)
-		if x, err = admin.Explain(t.Context(), "0"); err != nil || x.Past[0].Worker != "b" || x.Past[0].End != claim.EndedDied {
-			t.Errorf("history after a death = %+v, %v, want b, died", x.Past[0], err)
+		if x, err = admin.Explain(t.Context(), "0"); err != nil || x.History[0].Worker != "b" || x.History[0].End != claim.EndedDied {
+			t.Errorf("history after a death = %+v, %v, want b, died", x.History[0], err)
 		}
 	})
 }

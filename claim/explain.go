@@ -17,16 +17,16 @@ import (
 type Explanation struct {
 	Group string `json:"group"`
 	PartitionStatus
-	Epoch  uint64    `json:"epoch,omitempty"`     // of the owner's session
-	Since  time.Time `json:"since,omitzero"`      // when the owner got it
-	Why    string    `json:"why"`                 // why the owner has it, or nobody
-	Next   string    `json:"next,omitempty"`      // worker that a plan made now gives it to, empty for nobody
-	Plan   string    `json:"plan"`                // why that plan does so
-	Pin    string    `json:"pin,omitempty"`       // worker that it is pinned to
-	Waits  string    `json:"waits_for,omitempty"` // a partition that has to be drained first
-	Weight int       `json:"weight"`              // what it weighs
-	Other  []Refusal `json:"why_not_elsewhere"`   // the other workers, by id
-	Past   []Past    `json:"history"`             // earlier owners, the newest first
+	Epoch    uint64    `json:"epoch,omitempty"`     // of the owner's session
+	Since    time.Time `json:"since,omitzero"`      // when the owner got it
+	Why      string    `json:"why"`                 // why the owner has it, or nobody
+	Next     string    `json:"next"`                // worker that a plan made now gives it to, empty for nobody
+	Plan     string    `json:"plan"`                // why that plan does so
+	Pin      string    `json:"pin,omitempty"`       // worker that it is pinned to
+	WaitsFor string    `json:"waits_for,omitempty"` // a partition that has to be drained first
+	Weight   int       `json:"weight"`
+	Others   []Refusal `json:"others"`  // why it is not with them, by id
+	History  []Past    `json:"history"` // earlier owners, the newest first
 }
 
 // A Refusal says why a partition is not with a worker.
@@ -62,8 +62,8 @@ func (a *Admin) Explain(ctx context.Context, partition string) (Explanation, err
 	result := plan.Make(in)
 	claim := r.claims[partition]
 	x := Explanation{
-		Group: a.group, Pin: r.set.Pins[partition], Waits: st.closed()[partition], Weight: max(1, r.set.Weights[partition]),
-		Plan: result.Reason[i].String(), Other: []Refusal{}, Past: []Past{},
+		Group: a.group, Pin: r.set.Pins[partition], WaitsFor: st.closed()[partition], Weight: max(1, r.set.Weights[partition]),
+		Plan: result.Reason[i].String(), History: []Past{},
 	}
 	x.PartitionStatus, _ = r.partition(r.followed(), i, partition)
 	if w := result.Assign[i]; w >= 0 {
@@ -74,12 +74,12 @@ func (a *Admin) Explain(ctx context.Context, partition string) (Explanation, err
 	} else {
 		x.Why = x.Plan
 	}
-	x.Other = refusals(&in, &result, i, x.Worker, r)
+	x.Others = refusals(&in, &result, i, x.Worker, r)
 	if claim.Owner != "" && x.Worker == "" {
-		x.Past = append(x.Past, Past{Worker: claim.Owner, Token: claim.token(claim.revision), Since: millis(claim.At), Why: claim.Why.String(), End: EndedDied})
+		x.History = append(x.History, Past{Worker: claim.Owner, Token: claim.token(claim.revision), Since: millis(claim.At), Why: claim.Why.String(), End: EndedDied})
 	}
 	for _, p := range slices.Backward(claim.Log) {
-		x.Past = append(x.Past, Past{Worker: p.Owner, Token: p.Token, Since: millis(p.At), Until: millis(p.Until), Why: p.Why.String(), End: p.End})
+		x.History = append(x.History, Past{Worker: p.Owner, Token: p.Token, Since: millis(p.At), Until: millis(p.Until), Why: p.Why.String(), End: p.End})
 	}
 	return x, nil
 }

@@ -76,6 +76,9 @@ func ReadStatus(ctx context.Context, b *bucket.Bucket, group string) (Status, er
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	r, err := readGroup(ctx, b, group, g)
+	if errors.Is(err, ErrGroup) {
+		return Status{}, fmt.Errorf("claim: %w", err)
+	}
 	if err != nil {
 		return Status{}, fmt.Errorf("claim: status of %q: %w", group, err)
 	}

@@ -60,6 +60,10 @@ type Pool struct {
 	Partitions   string        `name:"partitions" environ:"TENURE_PARTITIONS" group:"Pool:" placeholder:"N" help:"Number of partitions, or their names separated by commas."`
 	ID           string        `name:"id" environ:"TENURE_ID" group:"Pool:" placeholder:"ID" help:"Name of this worker, stable over restarts; made up if not given."`
 	Workers      int           `name:"workers" environ:"TENURE_WORKERS" group:"Pool:" default:"1" placeholder:"K" help:"Workers in this process."`
+	Capacity     int           `name:"capacity" environ:"TENURE_CAPACITY" group:"Pool:" placeholder:"N" help:"Most partitions of a worker; no limit if not given."`
+	Weight       int           `name:"weight" environ:"TENURE_WEIGHT" group:"Pool:" default:"1" placeholder:"N" help:"A worker's share beside others."`
+	Zone         string        `name:"zone" environ:"TENURE_ZONE" group:"Pool:" placeholder:"NAME" help:"Zone that the workers are in; see tenure group policy."`
+	Build        uint64        `name:"build" environ:"TENURE_BUILD" group:"Pool:" placeholder:"N" help:"Number of the build, larger for a newer one; see tenure group policy."`
 	DrainTimeout time.Duration `name:"drain-timeout" environ:"TENURE_DRAIN_TIMEOUT" group:"Pool:" default:"30s" placeholder:"DURATION" help:"How long a partition may take to finish when it has to go."`
 	Grace        time.Duration `name:"grace" environ:"TENURE_GRACE" group:"Pool:" placeholder:"DURATION" help:"From SIGTERM to SIGKILL for a child; 10s or half of the drain timeout, the smaller, if not given."`
 	Restart      string        `name:"restart" environ:"TENURE_RESTART" group:"Pool:" default:"always" placeholder:"WHEN" help:"When an ended command is started again: always, on-failure or never."`

@@ -89,6 +89,8 @@ func TestFileErrors(t *testing.T) {
 		{"empty list", "partitions: []", ":1: partitions: have an empty list, want a plain value, or no such line for the default"},
 		{"number without unit", "ttl: 15", `:1: ttl: have "15", want a duration such as 15s`},
 		{"fraction", "ttl: 2500ms", ":1: ttl: have 2.5s, want whole seconds, at least 2s"},
+		{"no build", "build: -1", `:1: build: have "-1", want a whole number, 0 or more`},
+		{"no weight", "weight: 0", `:1: weight: have 0, want 1 to 65536`},
 		{"no number", "workers: many", `:1: workers: have "many", want a whole number`},
 		{"list at the top", "- ttl", ":1: have a YAML sequence, want lines of the form name: value"},
 		{"two documents", "ttl: 15s\n---\nttl: 16s\n", ": have 2 YAML documents, want one"},

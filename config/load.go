@@ -107,6 +107,12 @@ func set(field reflect.Value, text string) (want string) {
 			return "a whole number"
 		}
 		field.SetInt(int64(n))
+	case field.Kind() == reflect.Uint64:
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return "a whole number, 0 or more"
+		}
+		field.SetUint(n)
 	default:
 		panic("config: no parser for " + field.Type().String())
 	}

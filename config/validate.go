@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Limits of settings.
@@ -13,6 +14,7 @@ const (
 	minTTL     = 2 * time.Second
 	maxName    = 200
 	maxWorkers = 10_000
+	maxWeight  = 1 << 16
 )
 
 // Validate checks every setting and how the settings relate. It returns the
@@ -122,6 +124,15 @@ func (c *Config) checkPool() error {
 	}
 	if c.Workers < 1 || c.Workers > maxWorkers {
 		return c.wrong("workers", strconv.Itoa(c.Workers), "1 to "+strconv.Itoa(maxWorkers))
+	}
+	if c.Capacity < 0 {
+		return c.wrong("capacity", strconv.Itoa(c.Capacity), "0 for no limit, or more")
+	}
+	if c.Weight < 1 || c.Weight > maxWeight {
+		return c.wrong("weight", strconv.Itoa(c.Weight), fmt.Sprintf("1 to %d", maxWeight))
+	}
+	if len(c.Zone) > maxName || !utf8.ValidString(c.Zone) {
+		return c.wrong("zone", fmt.Sprintf("%d bytes", len(c.Zone)), fmt.Sprintf("at most %d of UTF-8", maxName))
 	}
 	if c.DrainTimeout <= 0 {
 		return c.wrong("drain-timeout", c.DrainTimeout.String(), "more than 0s")

@@ -35,6 +35,7 @@ type grammar struct {
 	Locks   locksCommand   `cmd:"" help:"Print who holds which lock."`
 	Break   breakCommand   `cmd:"" help:"End the hold of a lock."`
 	Status  statusCommand  `cmd:"" help:"Print who has which partition of a group."`
+	Group   groupCommand   `cmd:"" help:"Change a group, or ask why a partition is where it is."`
 	Server  serverCommand  `cmd:"" help:"Run a NATS server, for one machine and for trying things."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }

@@ -112,6 +112,7 @@ func newClaimers(c *workCommand, r *run, b *bucket.Bucket, _ worker.Task, stop *
 		claim.WithBucket(b), claim.WithLogger(r.log),
 		claim.WithTTL(c.TTL), claim.WithMargin(c.LeaseMargin()), claim.WithHeartbeats(c.Renewals),
 		claim.WithDrainTimeout(c.DrainTimeout),
+		claim.WithCapacity(c.Capacity), claim.WithWeight(c.Weight), claim.WithZone(c.Zone), claim.WithBuild(c.Build),
 	}
 	if c.Partitions != "" { // else the group has to be there
 		names, err := c.Names()
@@ -124,7 +125,7 @@ func newClaimers(c *workCommand, r *run, b *bucket.Bucket, _ worker.Task, stop *
 	for i, id := range c.ids() {
 		claimer, err := claim.New(stop.drain, b.JetStream(), c.Group, append(opts, claim.WithID(id))...)
 		if _, ok := errors.AsType[*claim.GroupError](err); ok {
-			return nil, fmt.Errorf("%w; `tenure work` without --partitions takes those of the group", err)
+			return nil, fmt.Errorf("%w; `tenure group resize` changes them, and `tenure work` without --partitions takes those of the group", err)
 		}
 		if err != nil {
 			return nil, err

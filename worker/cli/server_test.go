@@ -13,7 +13,11 @@ import (
 )
 
 // commands are the commands there are.
-var commands = []string{"break", "init", "lock", "locks", "server", "status", "version", "work"}
+var commands = []string{
+	"break", "init", "lock", "locks", "server", "status", "version", "work",
+	"group resize", "group pin", "group unpin", "group pause", "group resume", "group cordon", "group uncordon",
+	"group drain", "group move", "group weigh", "group policy", "group explain", "group plan",
+}
 
 func TestServerMakesTheBucketFreshOnAnEmptyStoreOnly(t *testing.T) {
 	t.Parallel()

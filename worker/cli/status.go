@@ -115,6 +115,8 @@ func printStatus(w io.Writer, s *claim.Status) error {
 		switch {
 		case worker.Draining:
 			role = "draining"
+		case worker.Cordoned:
+			role = "cordoned"
 		case worker.Leader:
 			role = "leader"
 		}

@@ -54,7 +54,7 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 	for _, command := range commands {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
-			code, out, stderr := tenure(t, command, "--help")
+			code, out, stderr := tenure(t, append(strings.Fields(command), "--help")...)
 			if code != 0 || stderr != "" {
 				t.Errorf("exit code %d, stderr %q, want 0, nothing", code, stderr)
 			}

@@ -196,7 +196,7 @@ func TestWrongUseOfWork(t *testing.T) {
 		{[]string{"orders", "--grace", "40s", "--", "true"}, 2, "grace <= drain-timeout does not hold: have 40s > 30s, want grace of at most 30s (--grace)"},
 		{[]string{"orders", "--stream", "S", "--", "true"}, 2, "--stream: have one of the two, want stream and filter together"},
 		{[]string{"orders", "--restart", "perhaps", "--", "true"}, 2, `--restart: have "perhaps", want always, on-failure or never`},
-		{[]string{"orders", "--partitions", "5", "--", "true"}, 1, "claim: group \"orders\": partitions: have 4 numbered, want 5 numbered; `tenure work` without --partitions takes those of the group"},
+		{[]string{"orders", "--partitions", "5", "--", "true"}, 1, "claim: group \"orders\": partitions: have 4 numbered, want 5 numbered; `tenure group resize` changes them, and `tenure work` without --partitions takes those of the group"},
 		{[]string{"", "--partitions", "5", "--", "true"}, 2, `claim: group name "": have 0 bytes, want 1 to 200 bytes`},
 		{[]string{"orders", "--partitions", "4", "--", "/no/such/program"}, 2, `worker: command: program: have "/no/such/program": exec: "/no/such/program": stat /no/such/program: no such file or directory, want a program that can be run`},
 	}
