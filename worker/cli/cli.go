@@ -36,6 +36,7 @@ type grammar struct {
 	Break   breakCommand   `cmd:"" help:"End the hold of a lock."`
 	Status  statusCommand  `cmd:"" help:"Print who has which partition of a group."`
 	Group   groupCommand   `cmd:"" help:"Change a group, or ask why a partition is where it is."`
+	Bench   benchCommand   `cmd:"" help:"Measure locks and claims beside raw JetStream."`
 	Server  serverCommand  `cmd:"" help:"Run a NATS server, for one machine and for trying things."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }

@@ -1,0 +1,103 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"tenure/kvlock"
+	"tenure/kvlock/bucket"
+)
+
+// handOvers measures lines of waiters that pass, and one that stands still.
+func handOvers(ctx context.Context, s *site) error {
+	ls, err := s.processes(ctx, 4)
+	if err != nil {
+		return err
+	}
+	var shortest time.Duration // p50 of the shortest line
+	for _, n := range []int{4, 16, 64, 256} {
+		var took samples
+		var passing time.Duration
+		for range max(4, 1024/n) {
+			for range n {
+				if err := s.raw.write(ctx); err != nil {
+					return err
+				}
+			}
+			t, all, err := passLine(ctx, ls, n)
+			if err != nil {
+				return err
+			}
+			took, passing = append(took, t...), passing+all
+		}
+		if n == 4 {
+			shortest = took.at(50)
+		}
+		raw := s.raw.taken()
+		each := passing / time.Duration(len(took))
+		s.result(fmt.Sprint("handover-", n), append(compared(took, raw, 1, 4),
+			atMost("each_ratio", float64(each)/float64(raw.at(50)), 8),
+			atMost("times_handover_4", float64(took.at(50))/float64(shortest), 1.5))...)
+	}
+	return idleWaiters(ctx, s)
+}
+
+// passLine lets n waiters stand in line and pass, and returns the time of every
+// hand-over, from the call of Release to the return of the next Lock, and of all.
+func passLine(ctx context.Context, ls []*kvlock.Locker, n int) (took samples, all time.Duration, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	name := bucket.Nonce()
+	first, err := ls[0].Lock(ctx, name)
+	if err != nil {
+		return nil, 0, err
+	}
+	var released time.Time // goes with the lock, as took does
+	var done sync.WaitGroup
+	for i := range n {
+		done.Go(func() {
+			k, err := ls[i%len(ls)].Lock(ctx, name)
+			if err != nil {
+				cancel(err)
+				return
+			}
+			took = append(took, time.Since(released))
+			released = time.Now()
+			if err := k.Release(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	err = stand(ctx, ls[0].Bucket(), name, n)
+	released = time.Now()
+	began := released
+	if failed := first.Release(ctx); err == nil {
+		err = failed
+	}
+	if err != nil {
+		cancel(err)
+	}
+	done.Wait()
+	return took, time.Since(began), context.Cause(ctx)
+}
+
+// stand waits until n waiters stand in line, and the holder knows.
+func stand(ctx context.Context, b *bucket.Bucket, name string, n int) error {
+	enc, err := bucket.EncodeName(name)
+	if err != nil {
+		return err
+	}
+	for {
+		st, err := b.State(ctx, "wait."+enc+".*")
+		if err != nil {
+			return err
+		}
+		if len(st.Keys) >= n {
+			time.Sleep(20 * time.Millisecond)
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
