@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"tenure/claim/plan"
 	"tenure/kvlock/bucket"
 )
 
@@ -402,6 +403,15 @@ func (r *reader) state() *state {
 	for name, c := range r.claims {
 		s.claims[name] = ownerOf(c.record, c.revision)
 	}
+	awaited := make(map[string]bool) // only the leader knows; its plan says so
+	if s.present != nil {
+		for i, why := range s.present.Why {
+			if w := s.present.Assign[i]; w >= 0 && why == plan.Awaited {
+				awaited[s.present.Workers[w].ID] = true
+			}
+		}
+	}
+	s.absent = func(worker string) bool { return awaited[worker] }
 	s.ended = func(o owner) bool { return r.members[o.worker] == nil || r.members[o.worker].epoch != o.epoch }
 	return s
 }

@@ -71,7 +71,7 @@ const takeWindow = 128
 func New(ctx context.Context, js jetstream.JetStream, group string, opts ...Option) (*Claimer, error) {
 	o := options{
 		ttl: bucket.DefaultTTL, renewals: bucket.DefaultRenewals, drain: DefaultDrainTimeout, weight: 1,
-		backoff: DefaultBackoff, maxBackoff: DefaultMaxBackoff, log: slog.New(slog.DiscardHandler),
+		backoff: DefaultBackoff, maxBackoff: DefaultMaxBackoff, rejoin: -1, log: slog.New(slog.DiscardHandler),
 	}
 	for _, opt := range opts {
 		if err := opt(&o); err != nil {
@@ -86,8 +86,18 @@ func New(ctx context.Context, js jetstream.JetStream, group string, opts ...Opti
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	if o.id == "" {
+	switch {
+	case o.id == "":
 		o.id = generatedID()
+		o.rejoin = max(0, o.rejoin)
+		if o.restart {
+			return nil, fmt.Errorf("claim: restart: have no worker id, want one that stays: %w", ErrName)
+		}
+	case o.rejoin < 0:
+		o.rejoin = DefaultRejoinDelay
+	}
+	if o.restart && o.rejoin == 0 {
+		return nil, fmt.Errorf("claim: restart: have a rejoin delay of 0, want more: %w", ErrTTL)
 	}
 	var want settings
 	if o.partitions != nil {
@@ -169,8 +179,9 @@ func (c *Claimer) Group() string { return c.group }
 // Losing the session, by an outage longer than the TTL, a pause or a proof of
 // death, ends the handlers with [ErrSessionLost], after which Run joins again.
 // It returns an error only if it cannot go on: the bucket is gone ([ErrBucket]),
-// a subject is denied ([ErrPermission]), the connection was closed, or another
-// Run of this claimer runs ([ErrRunning]). It returns only after every handler
+// a subject is denied ([ErrPermission]), the connection was closed, the worker's id
+// is in use ([ErrWorkerID], see [WithIDTimeout]), or another Run of this claimer
+// runs ([ErrRunning]). It returns only after every handler
 // has returned; one that ignores its context is waited for, and reported in the
 // log.
 func (c *Claimer) Run(ctx context.Context, handler Handler) error {
@@ -191,8 +202,8 @@ func (c *Claimer) Run(ctx context.Context, handler Handler) error {
 		c.mu.Unlock()
 	}()
 
-	for {
-		sess, err := c.join(ctx)
+	for again := false; ; again = true {
+		sess, err := c.join(ctx, again)
 		if err != nil && ctx.Err() != nil {
 			return nil // nothing is owned
 		}
@@ -202,7 +213,7 @@ func (c *Claimer) Run(ctx context.Context, handler Handler) error {
 				return nil // drained, or lost while it did
 			}
 		}
-		if err != nil && permanent(err) {
+		if err != nil && (permanent(err) || errors.Is(err, ErrWorkerID)) {
 			return fmt.Errorf("claim: %w", err)
 		}
 		c.log.WarnContext(ctx, "joining again", slog.Any("err", err))
@@ -250,7 +261,9 @@ func (c *Claimer) drain(sess *session) {
 	c.stopAt = time.Now()
 	c.mu.Unlock()
 	c.log.InfoContext(sess.ctx, "worker drains")
-	sess.set(draining)
+	if !c.opts.restart {
+		sess.set(draining)
+	}
 	c.wakeAll()
 	empty := make(chan struct{})
 	go func() {
@@ -308,6 +321,7 @@ func (c *Claimer) member(state memberState) member {
 	return member{
 		Version: recordVersion, State: state, Nonce: bucket.Nonce(), TTL: int64(c.lease.TTL / time.Second),
 		Capacity: c.opts.capacity, Weight: c.opts.weight, Zone: c.opts.zone, Build: c.opts.build, Host: host, PID: os.Getpid(),
+		Machine: machine(), Start: startOf(os.Getpid()), Rejoin: c.opts.rejoin.Milliseconds(),
 	}
 }
 

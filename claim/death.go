@@ -69,8 +69,9 @@ func (d *deaths) observe(worker string, e bucket.Entry) {
 func certificateTTL(ttl time.Duration) time.Duration { return max(time.Minute, 4*ttl) }
 
 // probe tries to prove the present session of worker dead and reports whether
-// epoch is. It does nothing to a session that the server still keeps.
-func (c *Claimer) probe(ctx context.Context, worker string, epoch uint64) bool {
+// epoch is. It does nothing to a session that the server still keeps. The
+// certificate says for how long the worker is waited for, given its rejoin delay.
+func (c *Claimer) probe(ctx context.Context, worker string, epoch uint64, rejoin time.Duration) bool {
 	if c.deaths.proven(worker, epoch) {
 		return true
 	}
@@ -82,7 +83,10 @@ func (c *Claimer) probe(ctx context.Context, worker string, epoch uint64) bool {
 	defer cancel()
 	revision, err := c.bucket.Write(try, bucket.Write{
 		Key: key, TTL: certificateTTL(c.lease.TTL),
-		Value: encode(member{Version: recordVersion, State: dead, Nonce: bucket.Nonce(), By: c.id}),
+		Value: encode(member{
+			Version: recordVersion, State: dead, Nonce: bucket.Nonce(), By: c.id,
+			Rejoin: max(0, rejoin-c.lease.TTL).Milliseconds(), // so long ago was its last heartbeat
+		}),
 	})
 	if err == nil {
 		c.log.WarnContext(ctx, "worker is dead", slog.String("dead", worker), slog.Uint64("epoch", epoch))
@@ -115,7 +119,7 @@ func (c *Claimer) ended(ctx context.Context, worker string, epoch uint64) bool {
 	case err == nil:
 		c.deaths.observe(worker, e)
 	case errors.Is(err, bucket.ErrNotFound):
-		return c.probe(ctx, worker, epoch)
+		return c.probe(ctx, worker, epoch, 0)
 	}
 	return c.deaths.proven(worker, epoch)
 }

@@ -13,7 +13,10 @@
 //   - A move is one write of the old owner, after its handler has returned, with
 //     the staged checkpoint in the same atomic batch.
 //   - A worker that leaves is replaced within milliseconds, one that dies within
-//     its TTL + 1 s, longer only while JetStream itself has no leader.
+//     its TTL + 1 s. That takes longer only while JetStream itself has no leader,
+//     while the worker's rejoin delay goes on, and by one more TTL if it looks as if
+//     the store had been away: several sessions ended at once, or one did right
+//     after an outage.
 //
 // # What does not hold
 //
@@ -43,6 +46,8 @@
 //	claimer.go    New, Run: a worker from joining to leaving
 //	session.go    the heartbeat and the trust in it
 //	death.go      how an epoch is proven to have ended
+//	absent.go     who is waited for
+//	process.go    proof that a process has ended
 //	follow.go     the plan, the predecessor, who leads
 //	lead.go       making the plan; the planner itself is package plan
 //	slot.go       one partition: gaining the claim

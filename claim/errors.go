@@ -56,7 +56,8 @@ var (
 	// all. It is a [*GroupError] where the settings differ.
 	ErrGroup = errors.New("group cannot be used")
 
-	// ErrWorkerID reports that another live process has the worker's id.
+	// ErrWorkerID reports that another live process has the worker's id. The
+	// error is a [*WorkerIDError].
 	ErrWorkerID = errors.New("worker id is in use")
 
 	// ErrPanic reports that a handler panicked. The error is a [*PanicError].
@@ -114,6 +115,20 @@ func (e *GroupError) Error() string {
 }
 
 func (e *GroupError) Unwrap() error { return ErrGroup }
+
+// A WorkerIDError says which process has a worker's id. It matches [ErrWorkerID].
+type WorkerIDError struct {
+	Worker string
+	Host   string
+	PID    int
+	Epoch  uint64 // of its session
+}
+
+func (e *WorkerIDError) Error() string {
+	return fmt.Sprintf("%v: worker %q is process %d on %q, epoch %d", ErrWorkerID, e.Worker, e.PID, e.Host, e.Epoch)
+}
+
+func (e *WorkerIDError) Unwrap() error { return ErrWorkerID }
 
 // A SessionError says why a session ended. It matches [ErrSessionLost], and
 // through Err what it was lost to.

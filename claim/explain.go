@@ -120,6 +120,8 @@ func refusals(in *plan.Input, result *plan.Result, i int, owner string, r *reade
 			why = fmt.Sprintf("pinned to %q", p.Pin)
 		case result.Reason[i] == plan.Cooling:
 			why = result.Reason[i].String()
+		case worker.Absent:
+			why = "it has gone and is expected back"
 		case r.members[worker.ID].State == draining:
 			why = "it leaves"
 		case worker.Draining:

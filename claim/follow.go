@@ -61,8 +61,9 @@ type neighbour struct {
 	key      string
 	epoch    uint64
 	ttl      time.Duration
-	revision uint64    // of its last heartbeat seen
-	beat     time.Time // when that was, by the local clock
+	rejoin   time.Duration // see member
+	revision uint64        // of its last heartbeat seen
+	beat     time.Time     // when that was, by the local clock
 }
 
 // predecessor returns the live session with the largest epoch below this one's.
@@ -83,7 +84,7 @@ func (c *Claimer) predecessor(ctx context.Context, sess *session) (n neighbour, 
 		case epoch == sess.epoch:
 			own = e.Time
 		case epoch > n.epoch:
-			n = neighbour{worker: other, key: e.Key, epoch: epoch, ttl: time.Duration(m.TTL) * time.Second, revision: e.Revision}
+			n = neighbour{worker: other, key: e.Key, epoch: epoch, ttl: time.Duration(m.TTL) * time.Second, rejoin: m.rejoin(), revision: e.Revision}
 			last, found = e.Time, true
 		}
 	}
@@ -155,7 +156,12 @@ func (c *Claimer) guard(ctx context.Context, end context.CancelCauseFunc, n neig
 				timer.Reset(n.ttl + predecessorGrace)
 			}
 		case <-timer.C:
-			if c.probe(ctx, n.worker, n.epoch) {
+			// After an outage everybody has one heartbeat interval to report.
+			if until := c.session.Load().outage().Add(c.lease.Every); until.After(time.Now()) {
+				timer.Reset(time.Until(until))
+				continue
+			}
+			if c.probe(ctx, n.worker, n.epoch, n.rejoin) {
 				end(errPredecessorEnded)
 				return
 			}
@@ -277,6 +283,13 @@ func (c *Claimer) target(name string) (to plan.WorkerRef, revision uint64, known
 	defer c.mu.Unlock()
 	to, _, known = c.lookup(name)
 	return to, c.planAt, known
+}
+
+// following returns the plan that is followed, nil if there is none.
+func (c *Claimer) following() *plan.Plan {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.plan
 }
 
 // wants reports whether the plan gives the partition to sess, and why.

@@ -3,6 +3,7 @@ package claim
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"tenure/claim/plan"
 )
@@ -12,12 +13,13 @@ import (
 type state struct {
 	group    string
 	settings settings
-	names    []string            // of the partitions, in the order of the settings
-	members  map[string]*seen    // by worker
-	claims   map[string]owner    // by partition
-	present  *plan.Plan          // that is followed, nil if there is none of this layout
-	ended    func(o owner) bool  // whether the owner's session is proven to have ended
-	cooling  map[string]struct{} // partitions that stay where they are for a while
+	names    []string                 // of the partitions, in the order of the settings
+	members  map[string]*seen         // by worker
+	claims   map[string]owner         // by partition
+	present  *plan.Plan               // that is followed, nil if there is none of this layout
+	ended    func(o owner) bool       // whether the owner's session is proven to have ended
+	absent   func(worker string) bool // whether a worker that is not there is waited for
+	cooling  map[string]struct{}      // partitions that stay where they are for a while
 }
 
 // owner is a claim, without what only its owner needs.
@@ -53,6 +55,8 @@ func (s *state) input() plan.Input {
 	}
 	if !someStay {
 		in.Workers, index = nil, nil // everybody leaves: they give back what they have
+	} else {
+		s.addAbsent(&in, index)
 	}
 	closed := s.closed()
 	in.Partitions = make([]plan.Partition, len(s.names))
@@ -78,6 +82,31 @@ func (s *state) input() plan.Input {
 		in.Partitions[i] = p
 	}
 	return in
+}
+
+// addAbsent adds the workers that are waited for and own something, under the
+// epoch of the newest of their claims, and keeps the order of the ids.
+func (s *state) addAbsent(in *plan.Input, index map[string]int) {
+	epochs := make(map[string]uint64)
+	for _, name := range s.names {
+		o := s.claims[name]
+		if _, there := index[o.worker]; there || o.worker == "" {
+			continue
+		}
+		if s.members[o.worker] != nil || s.absent != nil && s.absent(o.worker) { // the first are joining
+			epochs[o.worker] = max(epochs[o.worker], o.epoch)
+		}
+	}
+	if len(epochs) == 0 {
+		return
+	}
+	for worker, epoch := range epochs {
+		in.Workers = append(in.Workers, plan.Worker{ID: worker, Epoch: epoch, Absent: true})
+	}
+	slices.SortFunc(in.Workers, func(a, b plan.Worker) int { return strings.Compare(a.ID, b.ID) })
+	for i, w := range in.Workers {
+		index[w.ID] = i
+	}
 }
 
 func ownerOf(r record, revision uint64) owner {

@@ -33,6 +33,9 @@ type leader struct {
 	view    uint64           // revision up to which the inputs are known
 	isReady bool             // the initial state of everything is known
 
+	absent map[string]absence // by worker
+	died   []time.Time        // when sessions were proven dead, within the last TTL
+
 	ordered []time.Time          // when moves for balance were ordered, within the last minute
 	cooling map[string]time.Time // partitions that stay where they are until then
 
@@ -55,7 +58,7 @@ type seen struct {
 func (c *Claimer) lead(ctx context.Context, sess *session) error {
 	l := &leader{
 		c: c, sess: sess, wake: make(chan struct{}, 1),
-		members: make(map[string]*seen), claims: make(map[string]owner),
+		members: make(map[string]*seen), claims: make(map[string]owner), absent: make(map[string]absence),
 	}
 	c.log.InfoContext(ctx, "worker leads the group", slog.Uint64("epoch", sess.epoch))
 	ctx, end := context.WithCancelCause(ctx)
@@ -100,11 +103,20 @@ func (l *leader) takeMember(e bucket.Entry) {
 	}
 	before := l.members[worker]
 	if !alive {
+		certificate := m.State == dead
 		if before != nil && l.c.deaths.proven(worker, before.epoch) {
-			delete(l.members, worker)
-			l.change(leaveDebounce)
+			l.gone(worker, before, e.Expired || certificate && m.By != worker)
+		}
+		switch {
+		case certificate && !l.isReady:
+			l.absent[worker] = absence{stored: e.Time, rejoin: m.rejoin(), died: m.By != worker}
+		case certificate && m.By == worker:
+			l.await(worker, time.Now().Add(m.rejoin()))
 		}
 		return
+	}
+	if m.State != joining {
+		delete(l.absent, worker)
 	}
 	now := &seen{member: m, epoch: m.epoch(e.Revision), at: e.Time, beat: time.Now()}
 	l.members[worker] = now
@@ -150,7 +162,8 @@ func (l *leader) ready() {
 	// What was read for the first time may be old. The leader's own heartbeat is
 	// among it and tells how old. That the server's clock is asked is harmless: it
 	// only says when to look whether the others are still there.
-	if own := l.members[l.c.id]; own != nil {
+	own := l.members[l.c.id]
+	if own != nil {
 		sent := l.sess.sent()
 		for _, m := range l.members {
 			if beat := sent.Add(m.at.Sub(own.at)); beat.Before(m.beat) {
@@ -158,10 +171,8 @@ func (l *leader) ready() {
 			}
 		}
 	}
-	l.c.mu.Lock()
-	planned := l.c.plan != nil
-	l.c.mu.Unlock()
-	if planned {
+	l.settle(own)
+	if l.c.following() != nil {
 		l.change(leaveDebounce) // the last leader has gone: somebody may wait
 	} else {
 		l.change(joinDebounce)
@@ -206,6 +217,9 @@ func (l *leader) run(ctx context.Context) error {
 		if at := l.resume(); !at.IsZero() && l.due.IsZero() {
 			l.due = at
 		}
+		if at := l.returned(); !at.IsZero() {
+			next = earlier(next, at)
+		}
 		due := l.due
 		l.mu.Unlock()
 		if !due.IsZero() {
@@ -247,6 +261,7 @@ func earlier(a, b time.Time) time.Time {
 type suspect struct {
 	worker string
 	epoch  uint64
+	rejoin time.Duration // see member
 }
 
 // nextSilent returns the session whose lease, as far as seen, ends first, and
@@ -262,24 +277,24 @@ func (l *leader) nextSilent() (who *suspect, at time.Time) {
 			continue
 		}
 		if end := m.beat.Add(time.Duration(m.TTL) * time.Second); who == nil || end.Before(at) {
-			who, at = &suspect{worker, m.epoch}, end
+			who, at = &suspect{worker, m.epoch, m.rejoin()}, end
 		}
 	}
-	return who, at
+	// After an outage everybody has one heartbeat interval to report.
+	return who, later(at, l.sess.outage().Add(l.c.lease.Every))
 }
 
 // test tries to prove a silent session dead. Refused, it is tried again soon,
 // unless a heartbeat comes.
 func (l *leader) test(ctx context.Context, who *suspect) {
-	proven := l.c.probe(ctx, who.worker, who.epoch)
+	proven := l.c.probe(ctx, who.worker, who.epoch, who.rejoin)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.members[who.worker]
 	switch {
 	case m == nil || m.epoch != who.epoch:
 	case proven:
-		delete(l.members, who.worker)
-		l.change(leaveDebounce)
+		l.gone(who.worker, m, true)
 	default:
 		again := time.Now().Add(probeEvery - time.Duration(m.TTL)*time.Second)
 		if again.After(m.beat) {
@@ -378,7 +393,8 @@ func (l *leader) state() *state {
 	defer c.mu.Unlock()
 	st := &state{
 		group: c.group, settings: c.set, names: c.names, members: l.members, claims: l.claims, present: c.plan,
-		ended: func(o owner) bool { return c.deaths.proven(o.worker, o.epoch) },
+		absent: func(worker string) bool { _, ok := l.absent[worker]; return ok },
+		ended:  func(o owner) bool { return c.deaths.proven(o.worker, o.epoch) },
 	}
 	if st.present != nil && st.present.Settings != c.setRev {
 		st.present = nil

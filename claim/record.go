@@ -46,8 +46,11 @@ type member struct {
 	Build    uint64      `json:"build,omitempty"`
 	Host     string      `json:"host,omitempty"`
 	PID      int         `json:"pid,omitempty"`
-	Beat     uint64      `json:"beat"`         // counts the heartbeats; identifies an attempt
-	By       string      `json:"by,omitempty"` // who wrote a certificate
+	Machine  string      `json:"machine,omitempty"` // see process
+	Start    string      `json:"start,omitempty"`   // of the process, in the units of its machine
+	Rejoin   int64       `json:"rejoin,omitempty"`  // for how long, in ms, the worker is waited for when it has gone
+	Beat     uint64      `json:"beat"`              // counts the heartbeats; identifies an attempt
+	By       string      `json:"by,omitempty"`      // who wrote a certificate
 }
 
 // epoch returns the session that a record at the given revision belongs to.
@@ -62,6 +65,9 @@ func (m member) epoch(revision uint64) uint64 {
 func (m member) session() bool {
 	return m.State == joining || m.State == ready || m.State == draining
 }
+
+// rejoin returns the worker's rejoin delay.
+func (m member) rejoin() time.Duration { return time.Duration(m.Rejoin) * time.Millisecond }
 
 func parseMember(e bucket.Entry) (member, error) {
 	m, err := parse[member](e)

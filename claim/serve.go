@@ -241,6 +241,7 @@ type verdict struct {
 	worker string // move to
 	epoch  uint64
 	wait   time.Duration // keep: judge again after so long, 0 for at the next wake-up
+	stay   bool          // release: not to anybody, the worker comes back for it
 }
 
 // verdict says what the plan and the claimer's state ask for.
@@ -253,6 +254,8 @@ func (s *slot) verdict(h *hold) verdict {
 	switch stopping, since := s.c.stopping(); {
 	case s.c.removed(s.name, h.layout):
 		return verdict{do: release, why: ErrRemoved}
+	case stopping && s.c.opts.restart:
+		return verdict{do: release, why: ErrStopped, stay: true}
 	case stopping && known && to.ID != "" && !mine:
 		return verdict{do: move, why: ErrStopped, worker: to.ID, epoch: to.Epoch}
 	case stopping && (known && to.ID == "" || since >= pollPause):
@@ -282,6 +285,9 @@ func (s *slot) give(h *hold, log *slog.Logger) bool {
 	switch {
 	case v.do == keep:
 		return false
+	case v.stay:
+		s.putDown(h, log)
+		return true
 	case v.do == move && s.c.offer(h.ctx, v.worker, v.epoch, s.name):
 		to = record{Owner: v.worker, Epoch: v.epoch}
 	case v.do == move && !errors.Is(v.why, ErrStopped):
@@ -318,4 +324,19 @@ func (s *slot) give(h *hold, log *slog.Logger) bool {
 		log.InfoContext(h.ctx, "partition given back", slog.Uint64("revision", h.rev))
 	}
 	return true
+}
+
+// putDown leaves the claim to a later session of this worker, with what was staged.
+func (s *slot) putDown(h *hold, log *slog.Logger) {
+	if h.lock(h.ctx) != nil {
+		return
+	}
+	defer h.unlock()
+	if h.isStage {
+		if _, err := h.rewrite(h.ctx, h.mine(), h.staged); err != nil {
+			log.ErrorContext(h.ctx, "staged checkpoint could not be stored", slog.Any("err", err))
+			return
+		}
+	}
+	log.InfoContext(h.ctx, "partition put down for a restart")
 }

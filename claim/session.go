@@ -38,13 +38,16 @@ type session struct {
 	record member
 	trust  bucket.Trust
 	sentAt time.Time // of the heartbeat that the trust comes from
+	back   time.Time // when heartbeats were confirmed again after an outage
 	last   uint64    // newest own revision known to be stored
 }
 
 // join begins a session: it waits until the bucket is open for use and nobody
 // else has the worker's id. It returns when the first heartbeat is confirmed, so
-// that the session is ready, or with the cause of ctx or a permanent error.
-func (c *Claimer) join(ctx context.Context) (*session, error) {
+// that the session is ready, or with the cause of ctx, a permanent error or a
+// [*WorkerIDError]. Again says that the last session of this Run was lost: the
+// store may have been away for everybody.
+func (c *Claimer) join(ctx context.Context, again bool) (*session, error) {
 	if err := c.bucket.AwaitQuarantine(ctx); err != nil {
 		return nil, err
 	}
@@ -59,6 +62,7 @@ func (c *Claimer) join(ctx context.Context) (*session, error) {
 	}
 	var expect uint64
 	var told time.Time
+	began := time.Now()
 	for s.epoch == 0 {
 		sent := time.Now()
 		try, cancel := context.WithTimeout(ctx, c.lease.Attempt)
@@ -79,10 +83,12 @@ func (c *Claimer) join(ctx context.Context) (*session, error) {
 			case s.epoch != 0 || free:
 				expect = revision
 				continue
-			case held.Nonce != "" && time.Since(told) > c.lease.TTL:
+			case held == nil:
+			case c.opts.idTimeout > 0 && time.Since(began) >= c.opts.idTimeout:
+				return nil, held
+			case time.Since(told) > c.lease.TTL:
 				told = time.Now()
-				c.log.WarnContext(ctx, "waiting for the worker that has this id to end",
-					slog.String("host", held.Host), slog.Int("pid", held.PID), slog.Any("err", ErrWorkerID))
+				c.log.WarnContext(ctx, "waiting for the worker that has this id to end", slog.Any("err", held))
 			}
 		}
 		if err := pause(ctx, 4*retryPause); err != nil {
@@ -90,9 +96,12 @@ func (c *Claimer) join(ctx context.Context) (*session, error) {
 		}
 	}
 
+	if again {
+		s.back = time.Now()
+	}
 	s.ctx, s.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.record.State = ready
-	for began := time.Now(); !s.beat(); { // the first heartbeat makes the session ready
+	for began = time.Now(); !s.beat(); { // the first heartbeat makes the session ready
 		if time.Since(began) > c.lease.TTL {
 			s.lose("it did not become ready", nil)
 		}
@@ -111,33 +120,36 @@ func (c *Claimer) join(ctx context.Context) (*session, error) {
 
 // look reads the member key. Either the record is this attempt's, and the
 // session begins; or the id is free and the write may expect the revision
-// returned; or held is the session that has the id.
-func (s *session) look(ctx context.Context) (expect uint64, held member, free bool) {
+// returned; or held says who has the id.
+func (s *session) look(ctx context.Context) (expect uint64, held *WorkerIDError, free bool) {
 	try, cancel := context.WithTimeout(ctx, s.c.lease.Attempt)
 	defer cancel()
 	e, err := s.c.bucket.Get(try, s.key)
 	if err != nil {
-		return 0, member{}, errors.Is(err, bucket.ErrNotFound)
+		return 0, nil, errors.Is(err, bucket.ErrNotFound)
 	}
 	s.c.deaths.observe(s.c.id, e)
 	m, err := parseMember(e)
 	switch {
 	case e.Marker:
-		return e.Revision, member{}, true
+		return e.Revision, nil, true
 	case err != nil:
 		s.c.log.WarnContext(ctx, "member key holds bytes that are no record, replacing them", slog.String("key", s.key))
-		return e.Revision, member{}, true
+		return e.Revision, nil, true
 	case m.Nonce == s.record.Nonce:
 		// Stored by a try of unknown time: trust begins with the heartbeat.
 		s.begin(e.Revision, time.Time{})
-		return 0, member{}, false
+		return 0, nil, false
 	case !m.session(), s.c.past[m.Nonce]:
 		// A certificate; or a heartbeat of a former session of this process
 		// that was stored late. Trust in that is over: replace it now rather
 		// than wait for its TTL.
-		return e.Revision, member{}, true
+		return e.Revision, nil, true
+	case gone(m):
+		s.c.log.InfoContext(ctx, "the process that had this id is gone, going on as its successor", slog.Int("pid", m.PID))
+		return e.Revision, nil, true
 	}
-	return 0, m, false
+	return 0, &WorkerIDError{Worker: s.c.id, Host: m.Host, PID: m.PID, Epoch: m.epoch(e.Revision)}, false
 }
 
 // begin notes that the session's first record is stored. A zero sent means that
@@ -314,25 +326,52 @@ func (s *session) confirm(revision uint64, sent time.Time, before bucket.Trust) 
 	if before.Left() <= 0 && !s.fresh() {
 		return false
 	}
+	if s.late(sent) {
+		s.back = time.Now()
+	}
 	s.trust, s.sentAt = s.c.lease.Trust(sent), sent
 	return true
+}
+
+// late reports whether at the given time a heartbeat is overdue, by more than one
+// that fails once would be; mu is held.
+func (s *session) late(at time.Time) bool {
+	return !s.sentAt.IsZero() && at.Sub(s.sentAt) > s.c.lease.Every+s.c.lease.Attempt
+}
+
+// outage returns until when the store was away the last time, as far as this
+// process can tell, or now while it is. Zero means never.
+func (s *session) outage() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); s.late(now) {
+		return now
+	}
+	return s.back
 }
 
 // fresh reports whether no heartbeat was trusted yet; mu is held.
 func (s *session) fresh() bool { return s.trust == bucket.Trust{} }
 
-// leave ends the session on purpose, after everything was given away: it stops
-// the heartbeats and removes the member key. Others learn of it at once if the
-// removal is stored, else when the key expires.
+// leave ends the session on purpose, after everything was given away, or put down
+// for a restart: it stops the heartbeats and removes the member key, or replaces
+// it by a certificate that asks to wait for the worker. Others learn of it at once
+// if that is stored, else when the key expires.
 func (s *session) leave(ctx context.Context) {
 	close(s.stop)
 	<-s.stopped
+	end := bucket.Write{Key: s.key, Purge: true, TTL: s.c.lease.TTL}
+	if s.c.opts.restart {
+		end = bucket.Write{Key: s.key, TTL: certificateTTL(s.c.lease.TTL), Value: encode(member{
+			Version: recordVersion, State: dead, Nonce: bucket.Nonce(), By: s.c.id, Rejoin: s.c.opts.rejoin.Milliseconds(),
+		})}
+	}
 	for !s.over() {
 		s.mu.Lock()
-		last := s.last
+		end.Last = s.last
 		s.mu.Unlock()
 		try, cancel := context.WithTimeout(ctx, s.c.lease.Attempt)
-		_, err := s.c.bucket.Write(try, bucket.Write{Key: s.key, Last: last, Purge: true, TTL: s.c.lease.TTL})
+		_, err := s.c.bucket.Write(try, end)
 		if errors.Is(err, bucket.ErrConflict) || errors.Is(err, bucket.ErrDoubt) {
 			e, readErr := s.c.bucket.Get(try, s.key)
 			if m, parseErr := parseMember(e); readErr == nil && parseErr == nil && m.Nonce == s.record.Nonce {

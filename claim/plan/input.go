@@ -54,6 +54,10 @@ type Worker struct {
 
 	Cordoned bool // keeps what it has and gets nothing new but pins
 	Draining bool // gives up everything that somebody else can take
+
+	// Absent says that the session has ended and the worker is expected back: what
+	// it owns stays assigned to it, and it gets nothing new.
+	Absent bool
 }
 
 // Zones says what [Worker.Zone] means.

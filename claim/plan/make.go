@@ -23,7 +23,7 @@ type Result struct {
 // The rules, each above the ones after it:
 //
 //  1. A paused, quarantined or waiting partition is unassigned.
-//  2. A cooling partition stays with its owner.
+//  2. A partition whose owner is absent stays with it, and so does a cooling one.
 //  3. A pinned partition goes where it is pinned to, also if that worker is
 //     cordoned. If that worker is absent, draining or full, the partition is
 //     treated as if it had no pin.
@@ -118,8 +118,8 @@ func newPlanner(in *Input) *planner {
 			weight:   int64(min(max(w.Weight, 1), MaxWorkerWeight)),
 			capacity: capacity,
 			rank:     rank,
-			open:     !w.Cordoned && !w.Draining,
-			drains:   w.Draining,
+			open:     !w.Cordoned && !w.Draining && !w.Absent,
+			drains:   w.Draining && !w.Absent,
 		}
 	}
 	if in.Policy.Zones == ZonesSpread {
@@ -183,6 +183,8 @@ func (p *planner) fix() {
 			p.why[i] = Quarantined
 		case part.Waiting:
 			p.why[i] = Waiting
+		case p.owner[i] != None && p.in.Workers[p.owner[i]].Absent:
+			p.hold(i, p.owner[i], Awaited)
 		case part.Cooling && p.owner[i] != None:
 			p.hold(i, p.owner[i], Cooling)
 		case p.live(part.Target) && p.workers[part.Target].open:
@@ -213,7 +215,7 @@ func (p *planner) fixPins() {
 			}
 			w, ok := byID[part.Pin]
 			switch {
-			case !ok || p.workers[w].drains:
+			case !ok || p.workers[w].drains || p.in.Workers[w].Absent:
 				p.pin[i] = PinAbsent
 			case here && p.owner[i] != w:
 			case p.workers[w].count < p.workers[w].capacity:

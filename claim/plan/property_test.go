@@ -132,6 +132,9 @@ func TestOrderOfTheInputDoesNotMatter(t *testing.T) {
 func TestPlanningTheResultAgainChangesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := group(t)
+		for i := range in.Workers {
+			in.Workers[i].Absent = rarely(t, "absent")
+		}
 		r := plan.Make(in)
 		if again := plan.Make(follow(in, r)); !slices.Equal(again.Assign, r.Assign) {
 			t.Fatalf("Assign = %v after the moves, want %v", again.Assign, r.Assign)
@@ -209,6 +212,30 @@ func TestLimitsAreHonoured(t *testing.T) {
 		}
 		if moves != r.Moves {
 			t.Errorf("Moves = %d, want %d", r.Moves, moves)
+		}
+	})
+}
+
+// C21, C22
+func TestWhatAnAbsentWorkerOwnsStaysAndNothingElseGoesThere(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := group(t)
+		for i := range in.Workers {
+			in.Workers[i].Absent = rapid.Bool().Draw(t, "absent")
+		}
+		r := plan.Make(in)
+		for i, p := range in.Partitions {
+			owned := p.Owner >= 0 && p.Owner < len(in.Workers)
+			off := p.Paused || p.Quarantined
+			if w := r.Assign[i]; w >= 0 && in.Workers[w].Absent && w != p.Owner {
+				t.Errorf("partition %s goes to the absent %s: %v", p.Name, in.Workers[w].ID, r.Reason[i])
+			}
+			if owned && in.Workers[p.Owner].Absent && !off && (r.Assign[i] != p.Owner || r.Reason[i] != plan.Awaited) {
+				t.Errorf("partition %s of the absent worker %d is at %d: %v", p.Name, p.Owner, r.Assign[i], r.Reason[i])
+			}
+			if r.Reason[i] == plan.Awaited && !in.Workers[r.Assign[i]].Absent {
+				t.Errorf("partition %s is at the present worker %d: %v", p.Name, r.Assign[i], r.Reason[i])
+			}
 		}
 	})
 }

@@ -23,6 +23,7 @@ const (
 	NoRoom      Reason = 13 // unassigned: every worker is full
 	NoWorker    Reason = 14 // unassigned: no worker takes new partitions
 	Waiting     Reason = 15 // unassigned: partitions of an older layout have to be drained first
+	Awaited     Reason = 16 // stays with its owner, which has gone and is expected back
 )
 
 var reasons = [...]string{
@@ -42,6 +43,7 @@ var reasons = [...]string{
 	NoRoom:      "unassigned: every worker is full",
 	NoWorker:    "unassigned: no worker takes new partitions",
 	Waiting:     "unassigned: partitions that it follows are not drained yet",
+	Awaited:     "kept: its owner has gone and is expected back",
 }
 
 // String returns a short explanation for people. A number that only a newer

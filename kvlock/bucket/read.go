@@ -19,11 +19,13 @@ type Entry struct {
 	Time     time.Time     // when it was stored, by the server's clock
 	TTL      time.Duration // 0 for ever
 	Marker   bool          // the key was purged, deleted or has expired
+	Expired  bool          // it has expired, in a bucket that has markers for that
 }
 
 func (b *Bucket) entry(subject string, revision uint64, h nats.Header, data []byte, at time.Time) Entry {
 	e := Entry{Key: strings.TrimPrefix(subject, b.prefix), Revision: revision, Value: data, Time: at}
 	e.Marker = h.Get(hdrOperation) != "" || h.Get(hdrReason) != ""
+	e.Expired = h.Get(hdrReason) == "MaxAge"
 	e.TTL, _ = parseSeconds(h.Get(hdrTTL)) // 0 for what is no duration ("never")
 	return e
 }
