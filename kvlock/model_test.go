@@ -1,0 +1,134 @@
+package kvlock_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"tenure/kvlock"
+	"tenure/kvlock/fence"
+)
+
+// What was done to a lock, or to the resource behind it.
+type op string
+
+const (
+	gains  op = "gains"
+	ends   op = "ends" // or noticed the loss
+	writes op = "writes"
+)
+
+// An input is one operation with the token that it was done with, or that it gave.
+type input struct {
+	op    op
+	token uint64
+}
+
+// An outcome is what is known of a write.
+type outcome string
+
+const (
+	accepted outcome = "accepted"
+	refused  outcome = "refused"
+	unknown  outcome = "unknown"
+)
+
+// A fenced is the state of a mutex with a guarded resource: see mutexModel.
+type fenced struct {
+	holder uint64 // its token, 0: nobody
+	last   uint64 // token ever given
+	mark   uint64 // of the resource
+}
+
+// mutexModel says what a lock with fencing tokens may do: one holder at a time, each
+// with a larger token than all before; the resource accepts no token that is lower
+// than its mark.
+var mutexModel = porcupine.NondeterministicModel{
+	Init: func() []any { return []any{fenced{}} },
+	Step: func(state, in, out any) []any {
+		s, i := state.(fenced), in.(input)
+		switch i.op {
+		case gains:
+			if s.holder == 0 && i.token > s.last {
+				return []any{fenced{holder: i.token, last: i.token, mark: s.mark}}
+			}
+		case ends:
+			if s.holder == i.token {
+				return []any{fenced{last: s.last, mark: s.mark}}
+			}
+		case writes:
+			after := fenced{holder: s.holder, last: s.last, mark: i.token}
+			switch stale := i.token < s.mark; {
+			case out == unknown && !stale:
+				return []any{s, after}
+			case out == unknown, stale && out == refused:
+				return []any{s}
+			case !stale && out == accepted:
+				return []any{after}
+			}
+		}
+		return nil
+	},
+	DescribeOperation: func(in, out any) string { return fmt.Sprintf("%v: %v", in, out) },
+}
+
+// linear collects operations for the check that they are linearizable.
+type linear struct {
+	mu    sync.Mutex
+	steps int64
+	ops   map[string][]porcupine.Operation // by the name of the lock
+}
+
+// now returns the next moment. Moments and not times, since much happens at the same
+// time in a bubble.
+func (l *linear) now() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.steps++
+	return l.steps
+}
+
+// add records an operation that has ended.
+func (l *linear) add(client int, name string, in input, begun int64, out any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ops == nil {
+		l.ops = make(map[string][]porcupine.Operation)
+	}
+	l.steps++
+	l.ops[name] = append(l.ops[name], porcupine.Operation{ClientId: client, Input: in, Output: out, Call: begun, Return: l.steps})
+}
+
+// write records a write to the resource behind a lock. The resource is reached
+// without faults, so a write that failed is not carried out later.
+func (l *linear) write(client int, k *kvlock.Lock, begun int64, err error) {
+	out := unknown
+	switch {
+	case err == nil:
+		out = accepted
+	case errors.Is(err, fence.ErrStale):
+		out = refused
+	}
+	l.add(client, k.Name(), input{op: writes, token: k.Token()}, begun, out)
+}
+
+// check checks the history of each lock.
+func (l *linear) check(t *testing.T) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name, ops := range l.ops {
+		const patience = 20 * time.Second
+		switch got := porcupine.CheckOperationsTimeout(mutexModel.ToModel(), ops, patience); got {
+		case porcupine.Ok:
+		case porcupine.Unknown:
+			t.Errorf("whether the history of %q is linearizable is not known after %v: %d operations", name, patience, len(ops))
+		default:
+			t.Errorf("history of %q is not linearizable: %v", name, ops)
+		}
+	}
+}
