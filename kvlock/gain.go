@@ -100,9 +100,8 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 		token:    revision,
 		since:    a.sent.UTC(),
 		released: make(chan struct{}),
-		look:     make(chan struct{}, 1),
-		someone:  make(chan struct{}, 1),
 		done:     make(chan struct{}),
+		kept:     true, // not before all is set
 		guarded:  w.guarded,
 		low:      w.low,
 		start:    max(w.low, w.guess),
@@ -138,12 +137,23 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 	}
 	l.work.Add(1)
 	l.mu.Unlock()
-	l.holds.Add(1)
 
+	switch {
+	case k.ahead != nil:
+		k.going = true
+		go k.leaveLine()
+	case k.waiter != nil:
+		k.readAhead()
+	}
+	k.due = l.firstRenewal(a.sent, l.holds.Add(1)-1)
 	k.mu.Lock()
+	k.timer = time.AfterFunc(time.Until(k.due), func() { k.tell(eventDue) })
 	k.lapse = time.AfterFunc(trust.Left(), k.check)
+	k.kept = false
+	if k.events != 0 {
+		k.happened(k.events)
+	}
 	k.mu.Unlock()
-	go k.keep(a.sent)
 	l.log.DebugContext(ctx, "lock gained", slog.String("lock", k.name), slog.Uint64("token", k.token))
 	return k
 }

@@ -27,13 +27,13 @@ type Lock struct {
 	end      context.CancelCauseFunc
 	released chan struct{} // closed by the first Release
 	once     sync.Once     // for it
-	look     chan struct{} // holds one: renew now, something happened
-	someone  chan struct{} // holds one: somebody stands in line, read it ahead
-	done     chan struct{} // closed when keep has ended: the key is free, or not ours
+	done     chan struct{} // closed when all is over: the key is free, or not ours
 	guarded  bool          // by Do, which releases it
 	waiter   *waiter       // whose ticket it was gained with, nil if none
 
-	// Of the keep goroutine alone.
+	// Of keep alone.
+	due   time.Time     // the next renewal
+	timer *time.Timer   // for it
 	ahead *reading      // of the first ticket, under way or done; nil: none
 	low   uint64        // no ticket stands below, by own reading; 0: not known
 	start uint64        // where to begin to read the line
@@ -42,6 +42,8 @@ type Lock struct {
 	going bool          // somebody sees to that
 
 	mu       sync.Mutex
+	events   event  // that keep has not seen yet
+	kept     bool   // keep runs, or has run for the last time
 	revision uint64 // the newest confirmed one
 	nonce    string // of the write that got it
 	trust    bucket.Trust
@@ -147,6 +149,7 @@ func (k *Lock) lose(e LostError) {
 	k.lapse.Stop()
 	k.mu.Unlock()
 	k.end(&e)
+	k.tell(eventEnd)
 	k.l.log.WarnContext(k.ctx, "lock lost", slog.String("lock", k.name), slog.Uint64("token", k.token), slog.Any("err", &e))
 }
 
@@ -191,16 +194,8 @@ func (k *Lock) note(r request) (mine, noted bool, before place) {
 		return true, false, place{}
 	}
 	before = k.notes.add(r.Place)
-	k.nudge(k.someone)
+	k.happened(eventSomeone)
 	return true, true, before
-}
-
-// nudge wakes the keep goroutine, which coalesces.
-func (k *Lock) nudge(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // Release gives the lock back and tells the first in line, if there is one.
@@ -225,6 +220,7 @@ func (k *Lock) Release(ctx context.Context) error {
 		k.mu.Unlock()
 		k.end(ErrReleased) // a loss came first if there was one
 		close(k.released)
+		k.tell(eventEnd)
 	})
 	k.mu.Lock()
 	lost := k.lost
@@ -241,7 +237,7 @@ func (k *Lock) Release(ctx context.Context) error {
 	return k.outcome
 }
 
-// wait waits until keep has ended. It gives up when ctx is done, but not within
+// wait waits until all is over. It gives up when ctx is done, but not within
 // the first second, which is enough unless the server is away.
 func (k *Lock) wait(ctx context.Context) bool {
 	select {

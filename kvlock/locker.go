@@ -32,7 +32,8 @@ type Locker struct {
 	ctx context.Context // ends when Close is called
 	end context.CancelCauseFunc
 
-	holds atomic.Int64 // how many there are
+	holds  atomic.Int64  // how many there are
+	window chan struct{} // has one element for each renewal or release under way
 
 	mu     sync.Mutex
 	closed bool
@@ -108,6 +109,8 @@ func newLocker(ctx context.Context, js jetstream.JetStream, opts []Option) (*Loc
 		lines: make(map[string]*line),
 		sweep: 64,
 		back:  make(chan struct{}),
+
+		window: make(chan struct{}, window),
 	}
 	// It outlives ctx, which governs New only.
 	l.ctx, l.end = context.WithCancelCause(context.WithoutCancel(ctx))

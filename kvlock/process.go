@@ -158,7 +158,7 @@ func (l *Locker) answer(r request) answer {
 		if ln := l.lines[r.Lock]; ln != nil {
 			for k := range ln.holds {
 				if k.token == r.Token {
-					k.nudge(k.look)
+					k.tell(eventDue)
 				}
 			}
 		}

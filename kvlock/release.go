@@ -147,7 +147,7 @@ func (k *Lock) own() string {
 }
 
 // leaveLine removes the ticket that the lock was gained with, and closes k.left. It
-// runs once, beside the keep goroutine.
+// runs once, beside keep.
 func (k *Lock) leaveLine() {
 	defer close(k.left)
 	for fails := 1; fails <= 3; fails++ {
@@ -168,9 +168,11 @@ func (k *Lock) purge(ttl time.Duration) (marker uint64, err error) {
 	k.mu.Unlock()
 	until := time.Now().Add(k.l.lease.TTL + time.Second)
 	for fails := 1; ; fails++ {
+		k.l.window <- struct{}{}
 		ctx, cancel := k.l.attempt(k.ctx)
 		marker, err = k.l.b.Write(ctx, bucket.Write{Key: k.key, Last: last, Purge: true, TTL: ttl})
 		cancel()
+		<-k.l.window
 		if err == nil {
 			return marker, nil
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -12,52 +13,94 @@ import (
 	"tenure/kvlock/bucket"
 )
 
-// keep renews the hold until it ends, and then ends what is left of it on the
-// server. It alone writes the lock's key during the hold, one write at a time (L3).
-// Loss by time does not wait for it: see check.
-func (k *Lock) keep(gained time.Time) {
-	defer k.l.work.Done()
-	defer close(k.done)
-	defer k.forget()
+// window is how many renewals and releases of a Locker are under way at a time. So many
+// that a slow one holds up nobody, and so few that each is answered well within its
+// timeout when very many holds are due.
+const window = 1024
 
-	switch {
-	case k.ahead != nil:
-		k.going = true
-		go k.leaveLine()
-	case k.waiter != nil:
-		k.readAhead()
+// An event is a reason to see to a hold. Events coalesce.
+type event uint8
+
+const (
+	eventDue     event = 1 << iota // it is time to renew, or something happened to the key
+	eventSomeone                   // somebody stands in line, read it ahead
+	eventEnd                       // the hold has ended
+)
+
+// tell says that something happened.
+func (k *Lock) tell(e event) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.happened(e)
+}
+
+// happened makes keep see to e. k.mu is held.
+func (k *Lock) happened(e event) {
+	k.events |= e
+	if !k.kept {
+		k.kept = true
+		go k.keep()
 	}
-	// Absolute times: a late timer does not move the schedule (K23).
-	due := gained.Add(k.l.lease.Every)
-	timer := time.NewTimer(time.Until(due))
-	defer timer.Stop()
+}
+
+// keep sees to what happened, and when the hold has ended, to what is left of it on
+// the server. It alone writes the lock's key during the hold, one write at a time
+// (L3): it runs once at a time, and not at all while nothing happens, since a process
+// may have very many holds. Loss by time does not wait for it: see check.
+func (k *Lock) keep() {
 	for {
-		ahead := false
-		select {
-		case <-k.ctx.Done():
-		case <-k.someone:
-			ahead = true
-		case <-k.look:
-		case <-timer.C:
-		}
-		if k.ctx.Context.Err() != nil {
-			k.finish()
+		k.mu.Lock()
+		e := k.events
+		k.events, k.kept = 0, e != 0
+		k.mu.Unlock()
+		if e == 0 {
 			return
 		}
-		if ahead {
-			k.readAhead()
-			continue
+		if k.ctx.Context.Err() != nil {
+			k.timer.Stop()
+			k.finish()
+			k.forget()
+			close(k.done)
+			k.l.work.Done()
+			return // as kept: nothing is seen to any more
 		}
-		if sent, ok := k.renew(); ok {
-			due = due.Add(k.l.lease.Every)
-			if now := time.Now(); due.Before(now) || due.Sub(now) > k.l.lease.Every {
-				due = sent.Add(k.l.lease.Every)
-			}
-			timer.Reset(max(0, time.Until(due)))
-		} else {
-			timer.Reset(k.l.pause(k.fails))
+		if e&eventSomeone != 0 {
+			k.readAhead()
+		}
+		if e&eventDue != 0 {
+			k.renewOnTime()
 		}
 	}
+}
+
+// renewOnTime makes one attempt to renew and sets the time of the next.
+func (k *Lock) renewOnTime() {
+	select {
+	case k.l.window <- struct{}{}:
+	case <-k.ctx.Done():
+		return
+	}
+	sent, ok := k.renew()
+	<-k.l.window
+	if !ok {
+		k.timer.Reset(k.l.pause(k.fails))
+		return
+	}
+	// Absolute times: a late timer does not move the schedule (K23).
+	k.due = k.due.Add(k.l.lease.Every)
+	if now := time.Now(); k.due.Before(now) || k.due.Sub(now) > k.l.lease.Every {
+		k.due = sent.Add(k.l.lease.Every)
+	}
+	k.timer.Reset(max(0, time.Until(k.due)))
+}
+
+// firstRenewal returns when a hold that was gained just now is renewed first, if the
+// Locker has n others. It is somewhere within the interval, so that holds that were
+// gained together are not renewed together for ever: multiples of the golden ratio
+// fill it evenly, however many there are.
+func (l *Locker) firstRenewal(gained time.Time, n int64) time.Time {
+	_, part := math.Modf(float64(n) * math.Phi)
+	return gained.Add(l.lease.Every - time.Duration(part*float64(l.lease.Every)))
 }
 
 // pause returns how long to wait after a number of failures in a row: a few

@@ -132,7 +132,9 @@ type Bucket struct {
 	prefix  string // of the subject of a key when read or filtered
 	publish string // of the subject of a key when written
 	api     string // prefix of the JetStream API
-	log     *slog.Logger
+
+	ackPrefix string // what comes before the sequence in most acknowledgements
+	log       *slog.Logger
 
 	created time.Time
 	opens   time.Time // end of the quarantine by the local monotonic clock
@@ -170,6 +172,7 @@ func Open(ctx context.Context, js jetstream.JetStream, opts ...Option) (*Bucket,
 	}
 	b := &Bucket{js: js, nc: js.Conn(), name: s.name, prefix: "$KV." + s.name + ".", log: s.log}
 	b.publish, b.api = b.prefix, jetstream.DefaultAPIPrefix
+	b.ackPrefix = fmt.Sprintf(`{"stream":%q, "seq":`, b.streamName())
 	if o := js.Options(); o.Domain != "" {
 		b.api = "$JS." + o.Domain + ".API."
 	} else if o.APIPrefix != "" && o.APIPrefix != jetstream.DefaultAPIPrefix {

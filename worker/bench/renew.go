@@ -49,11 +49,11 @@ func renewals(ctx context.Context, s *site) error {
 		return err
 	}
 	perHold := (memory() - start - server) / manyHolds
-	before, began := revisions(holds), time.Now()
+	before, began, used := revisions(holds), time.Now(), cpuTime()
 	if err := sleep(ctx, 5*time.Second); err != nil {
 		return err
 	}
-	after, seconds := revisions(holds), time.Since(began).Seconds()
+	after, seconds, used := revisions(holds), time.Since(began).Seconds(), cpuTime()-used
 	lost, idle := 0, 0
 	for i, k := range holds {
 		if k.Err() != nil {
@@ -66,7 +66,7 @@ func renewals(ctx context.Context, s *site) error {
 	// Nobody else writes, so every revision is a renewal.
 	renewed := float64(maximum(after) - maximum(before))
 	s.result("renew-10000",
-		atLeast("renewals_per_s", renewed/seconds, 20_000), plain("raw_per_s", rawRate),
+		atLeast("renewals_per_s", renewed/seconds, 20_000), plain("raw_per_s", rawRate), plain("cpu_us_each", micros(used)/renewed),
 		atMost("bytes_per_hold", perHold, 10_000), atMost("lost", float64(lost), 0),
 		atMost("not_renewed_in_5s", float64(idle), 0))
 	return nil
