@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -91,51 +92,91 @@ func (h *hold) stage(p *Partition, data []byte) {
 }
 
 // save stores a checkpoint under the fence.
-//
-// A write whose answer was lost may still be under way through another server.
-// If the next one simply followed it, it could arrive after that one, with a
-// fence that is still right, and set the checkpoint back. So the claim record is
-// rewritten first, with the same token: its new revision makes the ghost's fence
-// wrong (rule F2). Then the write is repeated.
 func (h *hold) save(ctx context.Context, p *Partition, data []byte) error {
 	if err := h.lock(ctx); err != nil {
 		return err
 	}
 	defer h.unlock()
 	data = append([]byte{}, data...)
+	rev, err := h.fenced(ctx, p, bucket.Write{Key: h.slot.checkKey, Value: data})
+	if err == nil {
+		h.check, h.saved, h.staged, h.isStage = rev, data, nil, false
+	}
+	return err
+}
+
+// put stores a value under the fence.
+func (h *hold) put(ctx context.Context, p *Partition, key string, data []byte) error {
+	if err := h.lock(ctx); err != nil {
+		return err
+	}
+	defer h.unlock()
+	_, err := h.fenced(ctx, p, bucket.Write{Key: key, Value: data})
+	return err
+}
+
+// fenced makes a write under the fence. The caller has the lock.
+//
+// A write whose answer was lost may still be under way through another server.
+// If the next one simply followed it, it could arrive after that one, with a
+// fence that is still right, and set the key back. So the claim record is
+// rewritten first, with the same token: its new revision makes the ghost's fence
+// wrong (rule F2). Then the write is repeated, unless it is there.
+func (h *hold) fenced(ctx context.Context, p *Partition, w bucket.Write) (uint64, error) {
+	var doubt error // of the last try
+	end := func(err error) (uint64, error) {
+		if doubt != nil && !errors.Is(err, bucket.ErrDoubt) {
+			err = fmt.Errorf("%w: %w", err, doubt)
+		}
+		return 0, err
+	}
+	w.Fence = h.slot.claimKey
 	for {
 		if err := firstErr(p.returned(), h.over(), context.Cause(ctx)); err != nil {
-			return err
+			return end(err)
 		}
 		if h.doubt {
 			if _, err := h.rewrite(ctx, h.mine(), nil); err != nil {
-				return err
+				return end(err)
+			}
+			if doubt != nil {
+				if rev, ok := h.stored(ctx, w); ok {
+					return rev, nil
+				}
 			}
 		}
+		doubt, w.Last = nil, h.rev
 		try, cancel := context.WithTimeout(ctx, h.sess.timeout())
-		rev, err := h.slot.c.bucket.Write(try, bucket.Write{
-			Key: h.slot.checkKey, Value: data, Fence: h.slot.claimKey, Last: h.rev,
-		})
+		rev, err := h.slot.c.bucket.Write(try, w)
 		cancel()
 		switch {
 		case err == nil:
-			h.check, h.saved, h.staged, h.isStage = rev, data, nil, false
-			return nil
+			return rev, nil
 		case errors.Is(err, bucket.ErrConflict):
 			if err := h.readBack(ctx); err != nil {
-				return err
+				return end(err)
 			}
 		case errors.Is(err, bucket.ErrBusy):
 		case errors.Is(err, bucket.ErrDoubt):
-			h.doubt = true
+			h.doubt, doubt = true, err
 		default:
 			h.doubt = h.doubt || !errors.Is(err, bucket.ErrFull)
-			return err
+			return 0, err
 		}
 		if err := h.pause(ctx); err != nil {
-			return err
+			return end(err)
 		}
 	}
+}
+
+// stored reports whether a write is there that was sent under an earlier fence and
+// cannot be stored any more. That it is not seen proves nothing, and to write it
+// again does no harm.
+func (h *hold) stored(ctx context.Context, w bucket.Write) (uint64, bool) {
+	ctx, cancel := context.WithTimeout(ctx, h.sess.timeout())
+	defer cancel()
+	e, err := h.slot.c.bucket.Get(ctx, w.Key)
+	return e.Revision, err == nil && e.Revision > w.Last && !e.Marker && bytes.Equal(e.Value, w.Value)
 }
 
 // rewrite replaces the claim record by want and, if data is not nil, stores it as

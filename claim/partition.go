@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"tenure/kvlock/bucket"
 )
 
 // A Handler does the work of one partition for as long as the claimer owns it.
@@ -92,6 +94,40 @@ func (p *Partition) returned() error {
 func (p *Partition) Save(ctx context.Context, data []byte) error {
 	if err := p.hold.save(ctx, p, data); err != nil {
 		return fmt.Errorf("claim: save checkpoint of %q: %w", p.Name(), err)
+	}
+	return nil
+}
+
+// Put stores value under data.<key> in the bucket, fenced as [Partition.Save] is.
+// The key is encoded as names are and has 1 to 200 bytes; other holds and locks may
+// write the same key, each under its own fence, so choose keys of this partition.
+//
+// It blocks, and fails, as Save does. The error also matches [bucket.ErrDoubt] if
+// the write may have been stored; without that it was not. The fenced writes of one
+// claim are stored in the order in which they return.
+func (p *Partition) Put(ctx context.Context, key string, value []byte) error {
+	enc, err := bucket.DataKey(key)
+	if err == nil {
+		err = p.hold.put(ctx, p, enc, value)
+	}
+	if err != nil {
+		return fmt.Errorf("claim: put %q of %q: %w", key, p.Name(), err)
+	}
+	return nil
+}
+
+// Publish stores data under a subject of the bucket's own stream, fenced as
+// [Partition.Put] is. The subject begins with that of the bucket
+// ([bucket.Bucket.Subject]) and is none of those that locks and claims use, which is
+// [ErrName]. The stream keeps the last message of a subject only; whoever wants all
+// of them has a consumer.
+func (p *Partition) Publish(ctx context.Context, subject string, data []byte) error {
+	key, err := p.hold.slot.c.bucket.OwnKey(subject)
+	if err == nil {
+		err = p.hold.put(ctx, p, key, data)
+	}
+	if err != nil {
+		return fmt.Errorf("claim: publish to %q from %q: %w", subject, p.Name(), err)
 	}
 	return nil
 }
