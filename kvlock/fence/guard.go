@@ -1,64 +1,80 @@
 package fence
 
-import "sync"
+import (
+	"context"
+	"fmt"
+	"sync"
+)
 
 // A Guard keeps the marks of resources in memory. Its zero value is ready to use.
 // Its methods may be called concurrently.
 //
-// A Guard forgets everything when its process ends, so it is for resources that end
-// with the process too. It grows with the number of resources.
+// A Guard forgets everything when its process ends: after a restart it accepts the
+// late write of a hold that ended long ago. So it is for resources that end with the
+// process too, unless Save keeps the marks. It grows with the number of resources.
 type Guard struct {
-	mu    sync.Mutex
-	marks map[string]*mark
-}
+	// Save, if not nil, is called before a mark is raised and before the write; if it
+	// fails, neither happens and its error is returned. Calls for one resource come
+	// one after the other, with growing marks. Whoever sets it stores the mark, and
+	// passes what is stored to Raise when the process starts again, before the first
+	// write. It must not be changed once the Guard is in use.
+	Save func(ctx context.Context, resource string, mark uint64) error
 
-type mark struct {
-	mu      sync.Mutex // held while a write of the resource is under way
-	highest uint64
+	gates gates
+
+	mu    sync.Mutex
+	marks map[string]uint64
 }
 
 // Do calls write if token is not lower than the mark of the resource, which it
 // raises to token first. Writes of one resource come one after the other: Do blocks
-// while another is under way, so that no write can slip in between check and write.
+// while another is under way, so that no write can slip in between check and write,
+// or until ctx is done. Write must not call Do of the same resource.
 //
-// The error is a [*StaleError], or what write returns. The mark stays raised also if
-// write fails.
-func (g *Guard) Do(resource string, token uint64, write func() error) error {
-	m := g.mark(resource)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := stale(resource, token, m.highest); err != nil {
+// The error is a [*StaleError], an [*InputError], the cause of ctx, or what Save or
+// write returns. The mark stays raised also if write fails.
+func (g *Guard) Do(ctx context.Context, resource string, token uint64, write func() error) error {
+	if err := checkResource(resource); err != nil {
 		return err
 	}
-	m.highest = token
+	leave, err := g.gates.enter(ctx, resource)
+	if err != nil {
+		return fmt.Errorf("fence: wait for %q: %w", resource, err)
+	}
+	defer leave()
+	mark := g.Mark(resource)
+	if err := stale(resource, token, mark); err != nil {
+		return err
+	}
+	if token > mark {
+		if g.Save != nil {
+			if err := g.Save(ctx, resource, token); err != nil {
+				return fmt.Errorf("fence: save mark of %q: %w", resource, err)
+			}
+		}
+		g.set(resource, token)
+	}
 	return write()
 }
 
 // Raise raises the mark to token. From then on no lower token is accepted: call it
-// when a hold begins, before its first write. It blocks while a write is under way.
-// The error is a [*StaleError].
-func (g *Guard) Raise(resource string, token uint64) error {
-	return g.Do(resource, token, func() error { return nil })
+// when a hold begins, before its first write. It blocks and fails as [Guard.Do] does.
+func (g *Guard) Raise(ctx context.Context, resource string, token uint64) error {
+	return g.Do(ctx, resource, token, func() error { return nil })
 }
 
 // Mark returns the highest token that was seen for the resource, 0 if none was.
 func (g *Guard) Mark(resource string) uint64 {
-	m := g.mark(resource)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.highest
-}
-
-func (g *Guard) mark(resource string) *mark {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	m := g.marks[resource]
-	if m == nil {
-		if g.marks == nil {
-			g.marks = make(map[string]*mark)
-		}
-		m = new(mark)
-		g.marks[resource] = m
+	return g.marks[resource]
+}
+
+func (g *Guard) set(resource string, mark uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.marks == nil {
+		g.marks = make(map[string]uint64)
 	}
-	return m
+	g.marks[resource] = mark
 }

@@ -32,8 +32,8 @@ type Value struct {
 func NewKV(kv jetstream.KeyValue) *KV { return &KV{kv} }
 
 // Get returns the value of key. The error matches [jetstream.ErrKeyNotFound] if
-// there is none or it was deleted, and [ErrFormat] if it was written otherwise. What
-// Get returns may be a moment old.
+// there is none or it was deleted, [ErrFormat] if it was written otherwise, and
+// [ErrInput] if KV buckets do not take such a key. What Get returns may be a moment old.
 func (k *KV) Get(ctx context.Context, key string) (Value, error) {
 	s, err := k.read(ctx, key)
 	switch {
@@ -46,8 +46,8 @@ func (k *KV) Get(ctx context.Context, key string) (Value, error) {
 }
 
 // Put stores data under key and raises the mark to token, unless the mark is higher:
-// then nothing is changed and the error is a [*StaleError]. It returns the revision
-// of the key.
+// then nothing is changed and the error is a [*StaleError]. A key that KV buckets do
+// not take is an [*InputError]. It returns the revision of the key.
 //
 // Put reads and writes until no other write comes in between, or ctx is done. If the
 // answer to a write is lost, the error leaves open whether it was stored; to call
@@ -134,6 +134,9 @@ func (k *KV) read(ctx context.Context, key string) (stored, error) {
 	e, err := k.kv.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return stored{}, nil
+	}
+	if errors.Is(err, jetstream.ErrInvalidKey) {
+		return stored{}, &InputError{Input: "key", Have: fmt.Sprintf("%q", shorten(key)), Want: "a key of the KV API"}
 	}
 	if err != nil {
 		return stored{}, fmt.Errorf("fence: read %q: %w", key, err)

@@ -100,14 +100,10 @@ func TestDeleteKeepsTheMark(t *testing.T) {
 }
 
 // K53
-func TestZeroIsNeverAToken(t *testing.T) {
+func TestZeroIsNeverATokenOfKV(t *testing.T) {
 	_, guard := newKV(t)
 	if _, err := guard.Put(t.Context(), "k", 0, nil); !errors.Is(err, fence.ErrStale) {
 		t.Errorf("Put = %v, want %v", err, fence.ErrStale)
-	}
-	var memory fence.Guard
-	if err := memory.Raise("k", 0); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("Raise = %v, want %v", err, fence.ErrStale)
 	}
 }
 
@@ -143,65 +139,4 @@ func TestManyWritersOfOneKeyAllSucceedAndTheLargestTokenStays(t *testing.T) {
 	if err != nil || string(got.Data) != "20" || got.Mark != 20 {
 		t.Errorf("Get = %q at %d, %v, want %q at 20", got.Data, got.Mark, err, "20")
 	}
-}
-
-func TestGuardLetsNoWriteInBetween(t *testing.T) {
-	var g fence.Guard
-	inside, order := make(chan struct{}), make(chan string, 2)
-	var all sync.WaitGroup
-	leave := make(chan struct{})
-	all.Go(func() {
-		if err := g.Do("r", 1, func() error {
-			close(inside)
-			<-leave
-			order <- "old"
-			return nil
-		}); err != nil {
-			t.Errorf("Do = %v, want nil", err)
-		}
-	})
-	<-inside
-	all.Go(func() {
-		if err := g.Do("r", 2, func() error { order <- "new"; return nil }); err != nil {
-			t.Errorf("Do = %v, want nil", err)
-		}
-	})
-	if err := g.Do("other", 1, func() error { return nil }); err != nil {
-		t.Errorf("Do of another resource = %v, want nil", err)
-	}
-	close(leave)
-	all.Wait()
-	if first, second := <-order, <-order; first != "old" || second != "new" {
-		t.Errorf("order = %s, %s, want old, new", first, second)
-	}
-	failed := errors.New("failed")
-	if err := g.Do("r", 3, func() error { return failed }); !errors.Is(err, failed) {
-		t.Errorf("Do = %v, want %v", err, failed)
-	}
-	if got := g.Mark("r"); got != 3 {
-		t.Errorf("Mark = %d, want 3: a failed write may have had an effect", got)
-	}
-	if err := g.Do("r", 2, func() error { t.Error("stale write ran"); return nil }); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("Do = %v, want %v", err, fence.ErrStale)
-	}
-}
-
-func ExampleGuard() {
-	var guard fence.Guard
-	write := func(token uint64, text string) {
-		err := guard.Do("report", token, func() error {
-			fmt.Println(text)
-			return nil
-		})
-		if err != nil {
-			fmt.Println(err)
-		}
-	}
-	write(33, "by the first holder")
-	write(34, "by the second holder")
-	write(33, "by the first one, which was paused")
-	// Output:
-	// by the first holder
-	// by the second holder
-	// fence: "report": token: have 33, want at least 34
 }

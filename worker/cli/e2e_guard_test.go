@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -118,7 +119,7 @@ func (g *guard) serve(conn net.Conn) error {
 		g.note(e, broken)
 		return nil
 	}
-	err = g.fence.Do(e.partition, e.token, func() error {
+	err = g.fence.Do(context.Background(), e.partition, e.token, func() error {
 		g.note(e, accepted)
 		return nil
 	})
