@@ -95,6 +95,9 @@ func New(ctx context.Context, js jetstream.JetStream, group string, opts ...Opti
 		}
 	case o.rejoin < 0:
 		o.rejoin = DefaultRejoinDelay
+		if !o.restart {
+			o.rejoin = min(o.rejoin, lease.TTL) // a death lasts no longer by it
+		}
 	}
 	if o.restart && o.rejoin == 0 {
 		return nil, fmt.Errorf("claim: restart: have a rejoin delay of 0, want more: %w", ErrTTL)

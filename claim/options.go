@@ -170,7 +170,8 @@ func WithLogger(l *slog.Logger) Option {
 // counts from the last heartbeat, and a dead worker is known to be dead one TTL
 // after that: so a delay up to the TTL, like the default, makes no death last
 // longer, and leaves a quick restart the time to take its own partitions back. 0
-// means that nobody waits. The default is 10 s with [WithID], else 0.
+// means that nobody waits. The default is 0 without [WithID], and with it the TTL,
+// at most 10 s; with [WithRestart] it is 10 s.
 //
 // A worker that stops hands everything over at once all the same, unless
 // [WithRestart] says otherwise.
