@@ -56,5 +56,9 @@
 //	partition.go  what a handler sees
 //	peer.go       hints between workers
 //	status.go     what the bucket says of a group
+//	settings.go   what operators say of a group
+//	admin.go      changing that; resize.go, gate.go: another number of partitions
+//	explain.go    why a partition is where it is, and what if; history.go: where it was
+//	input.go      what a plan is made from; pace.go: how many moves at a time
 //	record.go     what is stored
 package claim

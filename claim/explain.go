@@ -107,7 +107,7 @@ func refusals(in *plan.Input, result *plan.Result, i int, owner string, r *reade
 	p := in.Partitions[i]
 	list := []Refusal{}
 	for w, worker := range in.Workers {
-		if worker.ID == owner {
+		if worker.ID == owner || worker.Absent {
 			continue
 		}
 		var why string
