@@ -51,25 +51,32 @@ func (l *Locker) Lock(ctx context.Context, name string) (*Lock, error) {
 // before f returned. A panic of f goes on after the release. A release that cannot
 // be confirmed is logged; the lock is free one TTL later.
 func (l *Locker) Do(ctx context.Context, name string, f func(ctx context.Context, lock *Lock) error) error {
+	return l.do(name, func() (*Lock, error) {
+		return l.take(ctx, &waiter{name: name, patient: true, guarded: true})
+	}, func(k *Lock) error { return k.guard(ctx, k.Release, f) })
+}
+
+// do takes a hold and works under it.
+func (l *Locker) do(name string, take func() (*Lock, error), work func(*Lock) error) error {
 	if err := l.enter(); err != nil {
 		return fmt.Errorf("kvlock: take %q: %w", name, err)
 	}
 	defer l.work.Done()
-	k, err := l.take(ctx, &waiter{name: name, patient: true, guarded: true})
+	k, err := take()
 	if err != nil {
 		return err
 	}
-	return k.guard(ctx, f)
+	return work(k)
 }
 
 // guard runs f under the hold and releases it.
-func (k *Lock) guard(ctx context.Context, f func(context.Context, *Lock) error) (err error) {
+func (k *Lock) guard(ctx context.Context, release func(context.Context) error, f func(context.Context, *Lock) error) (err error) {
 	work, cancel := context.WithCancelCause(ctx)
 	defer cancel(ErrReleased)
 	defer context.AfterFunc(k.ctx.Context, func() { cancel(context.Cause(k.ctx)) })()
 	defer context.AfterFunc(k.l.ctx, func() { cancel(fmt.Errorf("kvlock: %w", ErrClosed)) })()
 	defer func() { // also after a panic or runtime.Goexit
-		released := k.Release(context.WithoutCancel(ctx))
+		released := release(context.WithoutCancel(ctx))
 		switch {
 		case isLost(released) && !isLost(err):
 			err = errors.Join(err, released)
@@ -91,7 +98,15 @@ func (l *Locker) take(ctx context.Context, w *waiter) (*Lock, error) {
 		return nil, wrap(err)
 	}
 	defer l.work.Done()
-	w.l, w.enc, w.key, w.wake = l, enc, "lock."+enc, make(chan struct{}, 1)
+	w.l, w.enc, w.bar, w.wake = l, enc, "lock."+enc, make(chan struct{}, 1)
+	switch w.kind {
+	case "":
+		w.kind = kindLock
+	case kindPermit:
+		w.enc += slotLine
+	case kindReader:
+		w.part = bucket.Nonce()
+	}
 	if left := l.b.Quarantine(); left > 0 {
 		if !w.patient {
 			return nil, wrap(&QuarantineError{Bucket: l.b.Name(), Left: left})
@@ -107,7 +122,13 @@ func (l *Locker) take(ctx context.Context, w *waiter) (*Lock, error) {
 	}
 	k, err := w.run(ctx)
 	if err == nil {
-		if err = w.ended(ctx); err == nil {
+		if false {
+			_ = k
+		}
+		if err == nil {
+			err = w.ended(ctx)
+		}
+		if err == nil {
 			return k, nil
 		}
 		// Nobody is given a hold that nobody waits for any more (K3).
@@ -133,22 +154,26 @@ const (
 type waiter struct {
 	l       *Locker
 	gained  *Lock // set when it has the lock
+	kind    kind
+	sem     *Semaphore // kindPermit
 	name    string
-	enc     string
-	key     string
-	patient bool // stands in line; else the call fails at once
-	guarded bool // the hold belongs to Do
+	enc     string // names the line
+	bar     string // the key that has to be free, but for a permit; a reader writes another
+	part    string // which slot it goes for, or its id as a reader
+	patient bool   // stands in line; else the call fails at once
+	guarded bool   // the hold belongs to Do
 
 	at      uint64 // where the lock is free: the revision of a marker, or 0
 	low     uint64 // no ticket stands below, by own reading; 0: not known
 	guess   uint64 // the same, as told with an offer
 	ticket  ticket // zero if it stands in no line
 	holder  *record
-	held    *HeldError    // what was last seen in the way
-	left    time.Duration // how long what was last seen has to live
-	doubts  []attempt     // gaining writes whose outcome is unknown
-	trouble error         // the last failure of a read or write since one succeeded
-	looks   int           // since the last sleep
+	held    *HeldError        // what was last seen in the way
+	left    time.Duration     // how long what was last seen has to live
+	told    map[string]uint64 // slots that somebody else was told of since the last sleep, and where they are free
+	doubts  []attempt         // gaining writes whose outcome is unknown
+	trouble error             // the last failure of a read or write since one succeeded
+	looks   int               // since the last sleep
 	fails   int
 	back    <-chan struct{} // closed at the first reconnect since the last look
 
@@ -219,13 +244,23 @@ func (w *waiter) offered() bool {
 		return false
 	}
 	w.at, w.guess = w.offer.At, w.offer.Low
+	if w.kind == kindPermit {
+		w.part = w.offer.Part
+	}
 	return true
 }
 
 // begin is (a): without a ticket, the marker of an own release or nothing is
 // expected at the key.
 func (w *waiter) begin(context.Context) (step, error) {
-	w.at, w.low = w.l.recall(w.enc)
+	var part string
+	w.at, part, w.low = w.l.recall(w.enc)
+	if w.kind == kindPermit {
+		w.part = part
+		if w.at == 0 {
+			w.part = w.sem.any()
+		}
+	}
 	if w.at != 0 {
 		return w.line, nil
 	}
@@ -241,8 +276,16 @@ func (w *waiter) look(ctx context.Context) (step, error) {
 		}
 	}
 	w.back = w.l.reconnected()
+	if w.kind == kindPermit {
+		return w.lookAtSlots(ctx)
+	}
+	if w.kind == kindReader && len(w.doubts) > 0 {
+		if _, next, err := w.settle(ctx); next != nil || err != nil || w.gained != nil {
+			return next, err
+		}
+	}
 	try, cancel := w.l.attempt(ctx)
-	e, err := w.l.b.Get(try, w.key)
+	e, err := w.l.b.Get(try, w.bar)
 	cancel()
 	switch {
 	case errors.Is(err, bucket.ErrNotFound):
@@ -266,10 +309,10 @@ func (w *waiter) look(ctx context.Context) (step, error) {
 		return nil, err
 	}
 	if a, ok := w.doubted(r.Nonce); ok {
-		if err := w.l.b.Same(ctx, e.Revision); err != nil {
-			return w.failed(ctx, err)
-		}
-		return w.begun(w.hold(ctx, a, e.Revision), a) // L9
+		return w.adopt(ctx, a, e.Revision)
+	}
+	if want := w.barKind(); r.Kind != want {
+		return nil, &KindError{Name: w.name, Have: string(r.Kind), Want: string(want)}
 	}
 	if e.TTL == 0 { // written by somebody else
 		w.left = time.Duration(r.TTL) * time.Second
@@ -277,13 +320,62 @@ func (w *waiter) look(ctx context.Context) (step, error) {
 	token := r.token(e.Revision)
 	w.holder, w.held = r, &HeldError{Name: w.name, Owner: r.Owner, Token: token, Since: r.Since, Note: r.Note}
 	if r.Process == w.l.id && !w.l.knows(w.enc, r.Nonce) && !w.l.holding(w.enc, token) {
-		w.l.endGhost(w.enc, r.Nonce)
+		w.l.endGhost(w.enc, "", r.Nonce)
 		return w.look, nil
 	}
 	if !w.patient {
 		return nil, w.held
 	}
 	return w.stand, nil
+}
+
+// adopt begins a hold with a write that was in doubt and is stored (L9).
+func (w *waiter) adopt(ctx context.Context, a attempt, revision uint64) (step, error) {
+	if err := w.l.b.Same(ctx, revision); err != nil {
+		return w.failed(ctx, err)
+	}
+	return w.begun(w.hold(ctx, a, revision), a)
+}
+
+// settle reads the key of the last gaining write in doubt. If that was stored it
+// adopts it; else it returns the entry, which is zero if there is none, and no step.
+func (w *waiter) settle(ctx context.Context) (e bucket.Entry, next step, err error) {
+	try, cancel := w.l.attempt(ctx)
+	e, err = w.l.b.Get(try, keyOf(w.enc, w.doubts[len(w.doubts)-1].part))
+	cancel()
+	switch {
+	case errors.Is(err, bucket.ErrNotFound):
+		return bucket.Entry{}, nil, nil
+	case err != nil:
+		next, err = w.failed(ctx, err)
+		return e, next, err
+	case e.Marker:
+		return e, nil, nil
+	}
+	r, err := parseRecord(e)
+	if err != nil {
+		return e, nil, err
+	}
+	if a, ok := w.doubted(r.Nonce); ok {
+		next, err = w.adopt(ctx, a, e.Revision)
+	}
+	return e, next, err
+}
+
+// barKind returns the kind of record that belongs in the way of the waiter.
+func (w *waiter) barKind() kind {
+	if w.kind == kindReader {
+		return kindGate
+	}
+	return w.kind
+}
+
+// slot returns the slot that the waiter goes for, nothing if it wants no permit.
+func (w *waiter) slot() string {
+	if w.kind != kindPermit {
+		return ""
+	}
+	return w.part
 }
 
 // line is (c): the lock is free at a marker, or at 0 while others may stand in
@@ -310,13 +402,20 @@ func (w *waiter) line(ctx context.Context) (step, error) {
 		}
 		return w.look, nil
 	}
-	pass := walk{l: w.l, enc: w.enc, at: w.at, low: w.low, me: &w.ticket}
+	pass := walk{l: w.l, enc: w.enc, part: w.slot(), at: w.at, low: w.low, me: &w.ticket}
 	end := pass.tell(ctx, nil)
 	w.low = max(w.low, pass.low)
 	switch end {
 	case walkMine:
 		return w.gain, nil
 	case walkTold:
+		if w.kind == kindPermit {
+			if w.told == nil {
+				w.told = make(map[string]uint64)
+			}
+			w.told[w.part] = w.at
+			return w.look, nil // for another one
+		}
 		return w.sleep, nil
 	case walkMissing, walkEnd:
 		if err := w.writeTicket(ctx); err != nil {
@@ -330,7 +429,7 @@ func (w *waiter) line(ctx context.Context) (step, error) {
 
 // hint tells the line that the lock is free, by somebody who does not stand in it.
 func (w *waiter) hint(ctx context.Context, first *ticket) {
-	pass := walk{l: w.l, enc: w.enc, at: w.at, low: w.low}
+	pass := walk{l: w.l, enc: w.enc, part: w.slot(), at: w.at, low: w.low}
 	pass.tell(ctx, first)
 }
 
@@ -355,7 +454,7 @@ func (w *waiter) stand(ctx context.Context) (step, error) {
 
 // sleep waits to be told, until what was last seen must have ended (L7).
 func (w *waiter) sleep(ctx context.Context) (step, error) {
-	w.looks = 0
+	w.looks, w.told = 0, nil
 	timer := time.NewTimer(w.left + 300*time.Millisecond + rand.N(100*time.Millisecond))
 	defer timer.Stop()
 	select {
@@ -431,10 +530,10 @@ func (w *waiter) woken(ctx context.Context) bool {
 	return w.phase == phaseOffered
 }
 
-// nudge wakes the waiter's goroutine, which coalesces.
-func (w *waiter) nudge() {
+// nudge wakes whoever waits on c, which holds one.
+func nudge(c chan struct{}) {
 	select {
-	case w.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

@@ -85,6 +85,8 @@
 // # Words
 //
 //   - lock: a name that at most one can hold.
+//   - semaphore: a name that up to a limit of holders have at once.
+//   - permit: a hold of a semaphore. Key: slot.<name>.<number>.
 //   - hold: the time in which one holder has a lock; in the API a [Lock].
 //   - holder: who has it; owner: the holder's name for people, which decides nothing.
 //   - TTL: how long a hold outlives its last renewal on the server.
@@ -95,7 +97,8 @@
 //     across a bucket deleted and made anew.
 //   - token, fencing token: the revision at which a hold was gained.
 //   - nonce: a random text that tells one attempt to write from all others.
-//   - ticket: a place in the line of a lock. Key: wait.<name>.<nonce>.
+//   - ticket: a place in the line of a lock. Key: wait.<name>.<nonce>; of a semaphore
+//     wait.<name>.slot.<nonce>.
 //   - marker: what a purge leaves at a key for a while.
 //   - tombstone: a record that bars a lock though nobody works under it: revoked.
 //   - process: one Locker, as others see it.

@@ -28,6 +28,14 @@ var (
 	// ErrFree reports that nobody holds the lock that was asked about.
 	ErrFree = errors.New("lock is free")
 
+	// ErrKind reports that a name is in use for another kind of lock. The error is
+	// a [*KindError].
+	ErrKind = errors.New("name is in use for another kind of lock")
+
+	// ErrLimit reports that a semaphore has another limit than asked for. The
+	// error is a [*LimitError].
+	ErrLimit = errors.New("semaphore has another limit")
+
 	// ErrQuarantine reports that the bucket was made anew and nobody may hold
 	// anything in it yet. The error is a [*QuarantineError].
 	ErrQuarantine = errors.New("bucket is under quarantine")
@@ -127,6 +135,36 @@ func (e *LostError) Unwrap() []error {
 	}
 	return []error{ErrLost, e.Err}
 }
+
+// A KindError says what else a name is in use for: one name cannot be both a plain
+// lock and an [RWLock]. It matches [ErrKind].
+type KindError struct {
+	Name string
+	Have string // the kind of the record that stands there: "lock" or "rw"
+	Want string
+}
+
+func (e *KindError) Error() string {
+	return fmt.Sprintf("in use as %q, want %q", e.Have, e.Want)
+}
+
+// Unwrap returns [ErrKind].
+func (e *KindError) Unwrap() error { return ErrKind }
+
+// A LimitError says which limit the clients of a semaphore have agreed on. It
+// matches [ErrLimit].
+type LimitError struct {
+	Name string
+	Have int // the limit agreed on
+	Want int // as asked for
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("limit of semaphore %q: have %d, want %d", e.Name, e.Have, e.Want)
+}
+
+// Unwrap returns [ErrLimit].
+func (e *LimitError) Unwrap() error { return ErrLimit }
 
 // A QuarantineError says how long nobody may hold anything in the bucket yet. It
 // matches [ErrQuarantine].

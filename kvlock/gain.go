@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"tenure/kvlock/bucket"
@@ -11,10 +12,20 @@ import (
 
 // gain is the waiter's own CAS, with which alone a hold begins (L4).
 func (w *waiter) gain(ctx context.Context) (step, error) {
+	if w.kind == kindPermit {
+		if err := w.sem.known(ctx, w.part); err != nil {
+			return w.failed(ctx, err)
+		}
+		if w.sem.beyond(w.part) {
+			w.setPhase(phaseWaiting, "")
+			return w.look, nil
+		}
+	}
 	try, cancel := context.WithTimeout(ctx, w.l.lease.Attempt)
 	defer cancel()
-	a := attempt{nonce: bucket.Nonce(), sent: time.Now()}
+	a := attempt{nonce: bucket.Nonce(), part: w.part, sent: time.Now()}
 	r := record{
+		Kind:    w.kind,
 		Owner:   w.l.owner,
 		Process: w.l.id,
 		Nonce:   a.nonce,
@@ -23,7 +34,11 @@ func (w *waiter) gain(ctx context.Context) (step, error) {
 		Note:    w.l.note,
 	}
 	w.setPhase(phaseTaking, a.nonce)
-	revision, err := w.l.b.Write(try, bucket.Write{Key: w.key, Value: r.encode(), Last: w.at, TTL: w.l.lease.TTL})
+	write := bucket.Write{Key: keyOf(w.enc, w.part), Value: r.encode(), Last: w.at, TTL: w.l.lease.TTL}
+	if w.kind == kindReader {
+		write.Fence = w.bar // in as long as the gate is open, whatever stands at the own key
+	}
+	revision, err := w.l.b.Write(try, write)
 	if err == nil {
 		return w.begun(w.hold(ctx, a, revision), a)
 	}
@@ -80,7 +95,7 @@ func (w *waiter) crossOff(a attempt) (step, error) {
 	}
 	w.setPhase(phaseWaiting, "")
 	w.forgetTry(a)
-	w.l.endGhost(w.enc, a.nonce)
+	w.l.endGhost(w.enc, a.part, a.nonce)
 	return w.look, nil
 }
 
@@ -94,9 +109,11 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 	}
 	k := &Lock{
 		l:        l,
+		kind:     w.kind,
 		name:     w.name,
 		enc:      w.enc,
-		key:      w.key,
+		part:     a.part,
+		key:      keyOf(w.enc, a.part),
 		token:    revision,
 		since:    a.sent.UTC(),
 		released: make(chan struct{}),
@@ -112,6 +129,12 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 	if w.ticket.Nonce != "" {
 		k.waiter, k.ticketed, k.left = w, true, make(chan struct{})
 	}
+	switch w.kind {
+	case kindPermit:
+		k.name += "#" + a.part
+	case kindReader:
+		k.doubts = w.doubts // its own key does not refuse them
+	}
 	inner, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	k.ctx, k.end = &holdContext{Context: inner, lock: k, end: end}, end
 
@@ -124,7 +147,10 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 	ln.holds[k] = struct{}{}
 	w.phase = phaseServed
 	k.notes = w.notes
-	if k.waiter != nil {
+	if k.kind == kindReader && k.waiter != nil {
+		l.work.Go(func() { k.letIn(w.at, w.next) })
+	}
+	if k.waiter != nil && k.exclusive() {
 		if tail := w.offer.Place; tail.Revision > max(k.notes.tail.Revision, w.ticket.revision) {
 			k.notes.tail = tail
 		}
@@ -139,7 +165,7 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 	l.mu.Unlock()
 
 	switch {
-	case k.ahead != nil:
+	case k.ahead != nil, k.waiter != nil && !k.exclusive():
 		k.going = true
 		go k.leaveLine()
 	case k.waiter != nil:
@@ -164,7 +190,7 @@ func (w *waiter) writeTicket(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok {
 		ttl = min(ttl, (time.Until(end) + 2*time.Second).Truncate(time.Second))
 	}
-	t := ticket{Process: w.l.id, Nonce: bucket.Nonce(), Owner: w.l.owner, TTL: int64(ttl / time.Second)}
+	t := ticket{Read: w.kind == kindReader, Process: w.l.id, Nonce: bucket.Nonce(), Owner: w.l.owner, TTL: int64(ttl / time.Second)}
 	w.l.mu.Lock()
 	if w.phase == phaseOffered {
 		w.l.mu.Unlock()
@@ -249,9 +275,21 @@ func (w *waiter) leave(ctx context.Context) {
 		}
 		pauseFor(ctx, w.l.pause(fails))
 	}
+	if w.kind == kindPermit || w.kind == kindReader {
+		for _, a := range slices.Clone(w.doubts) {
+			_, _ = w.crossOff(a) // its result is for those who still wait
+		}
+	}
+	if w.kind == kindPermit {
+		w.leaveSlots(ctx)
+		return
+	}
+	if w.kind == kindReader && w.ticket.Nonce == "" {
+		return
+	}
 	for fails := 1; ctx.Err() == nil; fails++ {
 		try, done := w.l.attempt(ctx)
-		e, err := w.l.b.Get(try, w.key)
+		e, err := w.l.b.Get(try, w.bar)
 		done()
 		switch {
 		case errors.Is(err, bucket.ErrNotFound):

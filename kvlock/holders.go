@@ -11,10 +11,12 @@ import (
 	"tenure/kvlock/bucket"
 )
 
-// A Holder is what the bucket says of one lock. It is true of a moment that has
+// A Holder is what the bucket says of one hold. It is true of a moment that has
 // passed.
 type Holder struct {
-	Name     string
+	Name     string // of the lock; of a permit "name#number"
+	Key      string
+	Kind     string // "lock", "permit" of a [Semaphore], "rw" or "reader" of an [RWLock]
 	Owner    string
 	Process  string // of the holder: a random text, new with every [Locker]
 	Token    uint64
@@ -92,9 +94,13 @@ func again(err error) bool {
 }
 
 func asHolder(e bucket.Entry) (Holder, error) {
-	name, err := bucket.DecodeName(strings.TrimPrefix(e.Key, "lock."))
+	parts := strings.Split(e.Key, ".")
+	name, err := bucket.DecodeName(parts[1])
 	if err != nil {
 		return Holder{}, err
+	}
+	if parts[0] == "slot" {
+		name += "#" + parts[2]
 	}
 	r, err := parseRecord(e)
 	if err != nil {
@@ -102,6 +108,8 @@ func asHolder(e bucket.Entry) (Holder, error) {
 	}
 	return Holder{
 		Name:     name,
+		Key:      e.Key,
+		Kind:     string(r.Kind),
 		Owner:    r.Owner,
 		Process:  r.Process,
 		Token:    r.token(e.Revision),
@@ -115,12 +123,12 @@ func asHolder(e bucket.Entry) (Holder, error) {
 	}, nil
 }
 
-// Holders returns the holders of all locks in the bucket, in the order of their
-// last renewals. What cannot be read comes as an error between them; an error of
+// Holders returns the holders of all locks in the bucket, permits of semaphores and
+// readers included, in the order of their last renewals. What cannot be read comes as an error between them; an error of
 // the reading itself is the last.
 func (l *Locker) Holders(ctx context.Context) iter.Seq2[Holder, error] {
 	return func(yield func(Holder, error) bool) {
-		entries, err := l.b.Snapshot(ctx, "lock.*")
+		entries, err := l.b.Snapshot(ctx, "lock.*", "slot.*.*", "read.*.*")
 		if err != nil {
 			yield(Holder{}, fmt.Errorf("kvlock: holders: %w", err))
 			return

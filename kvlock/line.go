@@ -66,6 +66,7 @@ const (
 type walk struct {
 	l    *Locker
 	enc  string
+	part string  // the slot, for a semaphore
 	at   uint64  // where the lock is free: the revision of a marker, or 0
 	low  uint64  // no ticket that counts stands below; raised by the walk
 	me   *ticket // of the waiter who walks, nil for others
@@ -76,9 +77,12 @@ type walk struct {
 // tell tells the first in line that the lock is free. first is the first ticket if
 // it has been read ahead, else nil. Who has no process any more, or does not wait,
 // loses its ticket; who is silent is passed over in this walk and keeps its place.
+// Who has been served, and does not keep others from being served too, is passed over
+// likewise: a reader, or one who has got another slot.
 func (w *walk) tell(ctx context.Context, first *ticket) walked {
 	from := w.low
 	var silent map[string]bool // processes; no need to wait for one twice
+	passed := false            // somebody who keeps its place
 	for {
 		t := first
 		first = nil
@@ -94,7 +98,7 @@ func (w *walk) tell(ctx context.Context, first *ticket) walked {
 		case t == nil:
 			return walkEnd
 		}
-		if silent == nil {
+		if !passed {
 			w.low = t.revision
 		}
 		if w.me != nil && t.Nonce == w.me.Nonce {
@@ -107,16 +111,21 @@ func (w *walk) tell(ctx context.Context, first *ticket) walked {
 		if silent[t.Process] {
 			continue
 		}
-		switch w.l.ask(ctx, t.Process, request{Op: opFree, Lock: w.enc, Nonce: t.Nonce, At: w.at, Low: w.low, Place: w.tail}) {
-		case answerTaking, answerServed:
+		switch w.l.ask(ctx, t.Process, request{Op: opFree, Lock: w.enc, Part: w.part, Nonce: t.Nonce, At: w.at, Low: w.low, Place: w.tail}) {
+		case answerTaking:
 			return walkTold
+		case answerServed:
+			if w.part == "" && !t.Read {
+				return walkTold
+			}
+			passed = true
 		case answerDeclined, answerNobody:
 			_ = w.l.purgeTicket(ctx, w.enc, *t) // the next one who meets it tries again
 		default:
 			if silent == nil {
 				silent = make(map[string]bool)
 			}
-			silent[t.Process] = true
+			silent[t.Process], passed = true, true
 		}
 	}
 }
@@ -138,35 +147,35 @@ func (l *Locker) purgeTicket(ctx context.Context, enc string, t ticket) error {
 }
 
 // remember keeps the marker of an own release, and where the line begins.
-func (l *Locker) remember(enc string, marker uint64, until time.Time, low uint64) {
+func (l *Locker) remember(enc, part string, marker uint64, until time.Time, low uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln := l.line(enc)
 	if marker > ln.mark {
-		ln.mark, ln.until = marker, until
+		ln.mark, ln.part, ln.until = marker, part, until
 	}
 	ln.low = max(ln.low, low)
 }
 
-// recall returns the marker of the last own release, 0 if it has ended, and where
-// the line begins as far as known.
-func (l *Locker) recall(enc string) (marker, low uint64) {
+// recall returns the marker of the last own release, 0 if it has ended, its slot, and
+// where the line begins as far as known.
+func (l *Locker) recall(enc string) (marker uint64, part string, low uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln := l.lines[enc]
 	if ln == nil {
-		return 0, 0
+		return 0, "", 0
 	}
 	if time.Now().Before(ln.until) {
 		marker = ln.mark
 	}
-	return marker, ln.low
+	return marker, ln.part, ln.low
 }
 
 // endGhost ends a record of this process that nobody here knows of: a write that
 // came late, or whose waiter had given up (L8, L9).
-func (l *Locker) endGhost(enc, nonce string) {
-	key := "lock." + enc
+func (l *Locker) endGhost(enc, part, nonce string) {
+	key := keyOf(enc, part)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), l.lease.TTL)
 	defer cancel()
 	for fails := 1; ctx.Err() == nil; fails++ {
@@ -184,10 +193,13 @@ func (l *Locker) endGhost(enc, nonce string) {
 			done()
 			if err == nil {
 				l.log.DebugContext(ctx, "late write ended", slog.String("key", key), slog.Uint64("revision", e.Revision))
-				_, low := l.recall(enc)
-				w := walk{l: l, enc: enc, at: m, low: low}
+				if r.Kind == kindReader {
+					return // who waits for it sees it
+				}
+				_, _, low := l.recall(enc)
+				w := walk{l: l, enc: enc, part: part, at: m, low: low}
 				w.tell(ctx, nil)
-				l.remember(enc, m, time.Now().Add(blindMarkerTTL), w.low)
+				l.remember(enc, part, m, time.Now().Add(blindMarkerTTL), w.low)
 				return
 			}
 		}

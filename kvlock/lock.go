@@ -17,8 +17,10 @@ import (
 // called concurrently.
 type Lock struct {
 	l     *Locker
+	kind  kind
 	name  string
-	enc   string
+	enc   string // names the line
+	part  string // the slot, or the id of a reader
 	key   string
 	token uint64
 	since time.Time
@@ -53,19 +55,22 @@ type Lock struct {
 	over     bool        // lost or released: not believed in any more
 	ticketed bool        // gained with a ticket: there may be others behind
 	notes    notes
-	ender    uint64 // revision of the entry that ended the hold: a tombstone or a marker
-	decided  bool   // its release has begun: too late to be noted
-	trouble  error  // why the last renewal failed, nil if it did not
-	outcome  error  // of the release; set before done is closed
+	ender    uint64   // revision of the entry that ended the hold: a tombstone or a marker
+	decided  bool     // its release has begun: too late to be noted
+	trouble  error    // why the last renewal failed, nil if it did not
+	outcome  error    // of the release; set before done is closed
+	pending  *pending // kindGate: the readers it waits for; nil before and after
 }
 
 // An attempt is one write of a record. It was sent no earlier than it says.
 type attempt struct {
 	nonce string
+	part  string // of the key, as a waiter's
 	sent  time.Time
 }
 
-// Name returns the name of the lock.
+// Name returns the name of the lock. For a permit of a semaphore that is the
+// semaphore's name, '#' and the number of the slot: the scope of its token.
 func (k *Lock) Name() string { return k.name }
 
 // Token returns the fencing token of the hold: the revision at which it was
@@ -165,6 +170,9 @@ func (k *Lock) confirm(revision uint64, a attempt) bool {
 		k.trust = k.l.lease.Trust(a.sent)
 		k.lapse.Reset(max(0, k.trust.Left()))
 	}
+	if k.pending != nil {
+		nudge(k.pending.renewed)
+	}
 	return inTime
 }
 
@@ -193,10 +201,17 @@ func (k *Lock) note(r request) (mine, noted bool, before place) {
 	if k.decided || k.over && (k.lost == nil || k.lost.Reason != Revoked) {
 		return true, false, place{}
 	}
+	if k.kind == kindReader {
+		k.notes = notes{any: true, tail: r.Place}
+		return true, true, place{}
+	}
 	before = k.notes.add(r.Place)
 	k.happened(eventSomeone)
 	return true, true, before
 }
+
+// exclusive reports whether the line stands behind this hold alone.
+func (k *Lock) exclusive() bool { return k.kind == kindLock || k.kind == kindGate }
 
 // Release gives the lock back and tells the first in line, if there is one.
 //

@@ -37,7 +37,7 @@ type Locker struct {
 
 	mu     sync.Mutex
 	closed bool
-	lines  map[string]*line // by the encoded name of the lock
+	lines  map[string]*line // by the encoded name of the lock, or that and slotLine
 	sweep  int              // number of lines at which idle ones are dropped
 	back   chan struct{}    // closed at the next reconnect
 	work   sync.WaitGroup   // calls, holds and clean-up; Add only under mu while not closed, or while it is not zero
@@ -50,6 +50,7 @@ type line struct {
 	tries   map[string]*waiter // by the nonce of a gaining write that is under way or in doubt
 
 	mark  uint64    // marker that a release of ours left
+	part  string    // at which slot
 	until time.Time // its end
 	low   uint64    // no ticket stands below this revision
 	used  time.Time

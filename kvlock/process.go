@@ -27,6 +27,7 @@ const (
 	opFree op = "free" // the lock is free, and your ticket is the first
 	opNext op = "next" // somebody stands behind your ticket; not answered
 	opLook op = "look" // something happened to your hold
+	opGone op = "gone" // a reader that you wait for has left
 )
 
 // An answer is the whole answer to a request.
@@ -49,7 +50,8 @@ const (
 // A request goes from one process to another.
 type request struct {
 	Op    op     `json:"op"`
-	Lock  string `json:"lock,omitempty"`  // its name, encoded
+	Lock  string `json:"lock,omitempty"`  // the line: its name, encoded
+	Part  string `json:"part,omitempty"`  // free: of a slot; note, gone: of a reader
 	Nonce string `json:"nonce,omitempty"` // note: of the record; free: of the ticket
 	Token uint64 `json:"token,omitempty"` // note, look: of the hold
 	At    uint64 `json:"at,omitempty"`    // free: the revision of the marker, 0 for none
@@ -142,6 +144,9 @@ func (l *Locker) serve(m *nats.Msg) {
 
 // answer answers at once, from memory.
 func (l *Locker) answer(r request) answer {
+	if r.Part != "" && !isID(r.Part) {
+		return answerUnknown
+	}
 	switch r.Op {
 	case opPing:
 		return answerPong
@@ -152,12 +157,16 @@ func (l *Locker) answer(r request) answer {
 	case opNext:
 		l.answerNext(r)
 		return answerOK
-	case opLook:
+	case opLook, opGone:
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if ln := l.lines[r.Lock]; ln != nil {
 			for k := range ln.holds {
-				if k.token == r.Token {
+				switch {
+				case k.token != r.Token:
+				case r.Op == opGone:
+					k.readerGone(r.Part)
+				default:
 					k.tell(eventDue)
 				}
 			}
@@ -184,7 +193,7 @@ func (l *Locker) takeNote(r request) (got answer, before place) {
 		// It may know of its success later than the one who asks.
 		if w := ln.tries[r.Nonce]; w != nil {
 			before = w.notes.add(r.Place)
-			w.nudge()
+			nudge(w.wake)
 			return answerNoted, before
 		}
 		for k := range ln.holds {
@@ -196,7 +205,7 @@ func (l *Locker) takeNote(r request) (got answer, before place) {
 		}
 	}
 	if !l.closed {
-		l.work.Go(func() { l.endGhost(r.Lock, r.Nonce) })
+		l.work.Go(func() { l.endGhost(r.Lock, r.Part, r.Nonce) })
 	}
 	return answerNotMine, place{}
 }
@@ -215,8 +224,10 @@ func (l *Locker) answerFree(r request) answer {
 		return answerDeclined
 	case w.phase == phaseWaiting:
 		w.phase, w.offer = phaseOffered, r
-		w.nudge()
+		nudge(w.wake)
 		return answerTaking
+	case w.phase == phaseTaking && w.kind == kindReader:
+		return answerTaking // it tells the next one when it is in
 	default:
 		return answerServed
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"tenure/kvlock/bucket"
@@ -12,9 +13,35 @@ import (
 // What a record says of itself.
 const (
 	recordVersion = 1
-	recordKind    = "lock"
 	recordTTLMax  = 24 * time.Hour
 )
+
+// A kind says what a hold is of.
+type kind string
+
+const (
+	kindLock   kind = "lock"
+	kindPermit kind = "permit" // of a semaphore
+	kindGate   kind = "rw"     // the writer's part of a lock for readers and writers
+	kindReader kind = "reader"
+)
+
+// slotLine ends the line of a semaphore, which so is none of a lock.
+const slotLine = ".slot"
+
+// keyOf returns the key of a hold, given its line and its part: the number of a
+// slot, the id of a reader, or nothing for a lock or a gate.
+func keyOf(enc, part string) string {
+	name, slots := strings.CutSuffix(enc, slotLine)
+	switch {
+	case slots:
+		return "slot." + name + "." + part
+	case part != "":
+		return "read." + enc + "." + part
+	default:
+		return "lock." + enc
+	}
+}
 
 // A state is what a record in the place of a lock means.
 type state string
@@ -28,7 +55,7 @@ const (
 // nonce: every attempt to write has its own.
 type record struct {
 	Version int       `json:"v"`
-	Kind    string    `json:"kind"`
+	Kind    kind      `json:"kind"`
 	State   state     `json:"state,omitempty"`
 	Owner   string    `json:"owner"`
 	Process string    `json:"process"`         // of the holder: requests go to it
@@ -48,12 +75,13 @@ type ticket struct {
 	Nonce   string `json:"nonce"`   // also the last token of the key
 	Owner   string `json:"owner"`
 	TTL     int64  `json:"ttl"` // seconds
+	Read    bool   `json:"read,omitempty"`
 
 	revision uint64
 }
 
 func (r *record) encode() []byte {
-	r.Version, r.Kind = recordVersion, recordKind
+	r.Version = recordVersion
 	b, err := json.Marshal(r)
 	if err != nil {
 		panic("kvlock: encode a record: " + err.Error()) // a year outside of 0 to 9999
@@ -90,8 +118,8 @@ func parseRecord(e bucket.Entry) (*record, error) {
 	switch {
 	case r.Version != recordVersion:
 		return wrong("version", strconv.Itoa(r.Version), strconv.Itoa(recordVersion))
-	case r.Kind != recordKind:
-		return wrong("kind", strconv.Quote(r.Kind), strconv.Quote(recordKind))
+	case r.Kind != kindLock && r.Kind != kindPermit && r.Kind != kindGate && r.Kind != kindReader:
+		return wrong("kind", strconv.Quote(string(r.Kind)), fmt.Sprintf("%q, %q, %q or %q", kindLock, kindPermit, kindGate, kindReader))
 	case r.State != stateHeld && r.State != stateRevoked:
 		return wrong("state", strconv.Quote(string(r.State)), fmt.Sprintf("none or %q", stateRevoked))
 	case !isID(r.Nonce):

@@ -47,7 +47,7 @@ func (k *Lock) free() error {
 	ttl := blindMarkerTTL
 	if !blind {
 		ttl = markerTTL
-		if k.ahead == nil {
+		if k.ahead == nil && k.exclusive() {
 			k.readAhead()
 		}
 	}
@@ -60,7 +60,9 @@ func (k *Lock) free() error {
 	if marker == 0 {
 		return nil
 	}
-	k.l.remember(k.enc, marker, asked.Add(ttl), k.low)
+	if k.kind != kindReader {
+		k.l.remember(k.enc, k.part, marker, asked.Add(ttl), k.low)
+	}
 	if !blind {
 		k.handOn(marker)
 	}
@@ -74,7 +76,14 @@ func (k *Lock) free() error {
 func (k *Lock) decide() (blind bool) {
 	k.mu.Lock()
 	k.decided = true
-	blind = !k.notes.any && !k.ticketed
+	switch k.kind {
+	case kindPermit:
+		blind = false // the others wait for any permit: they stand behind none
+	case kindReader:
+		blind = !k.notes.any
+	default:
+		blind = !k.notes.any && !k.ticketed
+	}
 	k.mu.Unlock()
 	if k.waiter != nil {
 		k.waiter.dropTicket()
@@ -84,6 +93,10 @@ func (k *Lock) decide() (blind bool) {
 
 // handOn tells the first in line that the lock is free at marker.
 func (k *Lock) handOn(marker uint64) {
+	if k.kind == kindReader {
+		k.tellWriter()
+		return
+	}
 	var first *ticket
 	if k.ahead != nil {
 		<-k.ahead.done
@@ -95,7 +108,7 @@ func (k *Lock) handOn(marker uint64) {
 	k.mu.Lock()
 	tail := k.notes.tail
 	k.mu.Unlock()
-	w := walk{l: k.l, enc: k.enc, at: marker, low: k.start, own: k.own(), tail: tail}
+	w := walk{l: k.l, enc: k.enc, part: k.part, at: marker, low: k.start, own: k.own(), tail: tail}
 	w.tell(k.ctx, first)
 }
 

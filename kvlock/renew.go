@@ -283,6 +283,7 @@ func (k *Lock) find(nonce string) (attempt, bool) {
 // record returns the record of the hold, as the write with the nonce has it.
 func (k *Lock) record(nonce, prev string) []byte {
 	r := record{
+		Kind:    k.kind,
 		Owner:   k.l.owner,
 		Process: k.l.id,
 		Nonce:   nonce,

@@ -87,9 +87,8 @@ func (c *locksCommand) Run(ctx context.Context, r *run) error {
 }
 
 func asStatus(l kvlock.Holder) lockStatus {
-	token, _ := bucket.EncodeName(l.Name) // it was decoded from one
 	return lockStatus{
-		Name: l.Name, Key: "lock." + token, Owner: l.Owner, Token: l.Token, Revision: l.Revision,
+		Name: l.Name, Key: l.Key, Owner: l.Owner, Token: l.Token, Revision: l.Revision,
 		Since: l.Since, Expires: l.Expires(), TTL: l.TTL.String(), Note: l.Note, Revoked: l.Revoked, Reason: l.Reason,
 	}
 }
