@@ -43,6 +43,7 @@ type Claimer struct {
 	slots   map[string]*slot
 	running map[string]*Partition
 	hints   map[string]uint64
+	rescues map[string]uint64 // per partition to be taken without a plan: newest plan then
 	floors  map[string]uint64 // per partition: newest revision that this process gave away or lost
 	names   []string          // of the partitions, by index
 	index   map[string]int
@@ -53,6 +54,10 @@ type Claimer struct {
 	planAt  uint64 // its revision
 	planRev uint64 // the newest revision of the plan's key that was seen
 	planner int    // version of the planner that made the plan there
+
+	apart   time.Time // since when there is no session
+	joinErr error     // of the last try to get one
+	starved time.Time // since when this session is given nothing without a reason, see starve
 
 	deferred   *plan.Plan // made from settings that have not come yet
 	deferredAt uint64     // its revision
@@ -99,6 +104,9 @@ func New(ctx context.Context, js jetstream.JetStream, group string, opts ...Opti
 			o.rejoin = min(o.rejoin, lease.TTL) // a death lasts no longer by it
 		}
 	}
+	if o.assignment == 0 {
+		o.assignment = max(DefaultAssignmentTimeout, 4*lease.TTL)
+	}
 	if o.restart && o.rejoin == 0 {
 		return nil, fmt.Errorf("claim: restart: have a rejoin delay of 0, want more: %w", ErrTTL)
 	}
@@ -122,7 +130,7 @@ func New(ctx context.Context, js jetstream.JetStream, group string, opts ...Opti
 		past:   make(map[string]bool),
 		window: make(chan struct{}, takeWindow),
 		slots:  make(map[string]*slot), running: make(map[string]*Partition),
-		hints: make(map[string]uint64), floors: make(map[string]uint64),
+		hints: make(map[string]uint64), rescues: make(map[string]uint64), floors: make(map[string]uint64),
 	}
 	if err := c.setUp(ctx, want); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
@@ -194,6 +202,7 @@ func (c *Claimer) Run(ctx context.Context, handler Handler) error {
 		return fmt.Errorf("claim: %w", ErrRunning)
 	}
 	c.handler, c.stopAt = handler, time.Time{}
+	c.apart, c.joinErr = time.Now(), nil
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
@@ -219,6 +228,7 @@ func (c *Claimer) Run(ctx context.Context, handler Handler) error {
 		if err != nil && (permanent(err) || errors.Is(err, ErrWorkerID)) {
 			return fmt.Errorf("claim: %w", err)
 		}
+		c.setApart(err)
 		c.log.WarnContext(ctx, "joining again", slog.Any("err", err))
 		if pause(ctx, retryPause) != nil {
 			return nil
@@ -237,7 +247,15 @@ func (c *Claimer) work(ctx context.Context, sess *session) error {
 	defer stopListening()
 	c.forget()
 	c.session.Store(sess)
+	c.mu.Lock()
+	c.starved = time.Now()
+	c.mu.Unlock()
 
+	rescued := make(chan struct{})
+	go func() {
+		defer close(rescued)
+		c.rescue(sess)
+	}()
 	followed := make(chan error, 1)
 	go func() { followed <- c.follow(sess) }()
 	var failed error
@@ -252,6 +270,7 @@ func (c *Claimer) work(ctx context.Context, sess *session) error {
 	// The followers and the slots of a lost session end by themselves.
 	sess.end(ErrStopped)
 	<-followed
+	<-rescued
 	<-sess.stopped
 	c.wakeAll()
 	return firstErr(failed, context.Cause(sess.ctx))
@@ -284,12 +303,24 @@ func (c *Claimer) drain(sess *session) {
 	}
 }
 
+// setApart notes that there is no session, and why.
+func (c *Claimer) setApart(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if sess := c.session.Load(); sess != nil {
+		c.session.Store(nil)
+		c.apart = time.Now()
+	}
+	c.joinErr = err
+}
+
 // forget drops what was known of the group: a new session begins with what it
 // reads itself.
 func (c *Claimer) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.plan, c.planAt, c.planRev, c.planner, c.deferred = nil, 0, 0, 0, nil
+	clear(c.rescues)
 }
 
 // Held returns an iterator over the partitions whose handlers run now, in the

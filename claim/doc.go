@@ -48,6 +48,9 @@
 //	death.go      how an epoch is proven to have ended
 //	absent.go     who is waited for
 //	process.go    proof that a process has ended
+//	rescue.go     what no plan cares for
+//	health.go     whether a worker does its share
+//	kick.go       an operator ends a session
 //	follow.go     the plan, the predecessor, who leads
 //	lead.go       making the plan; the planner itself is package plan
 //	slot.go       one partition: gaining the claim

@@ -46,6 +46,10 @@ var (
 	// is a [*SessionError].
 	ErrSessionLost = errors.New("session lost")
 
+	// ErrRevoked reports that an operator has ended the worker's session, see
+	// [Admin.Kick]. It comes with [ErrSessionLost].
+	ErrRevoked = errors.New("session was revoked")
+
 	// ErrFenced reports that another worker's claim on the partition was found,
 	// or that a write came after the hold had ended.
 	ErrFenced = errors.New("partition is claimed by another worker")

@@ -77,13 +77,17 @@ func (c *Claimer) predecessor(ctx context.Context, sess *session) (n neighbour, 
 		return n, false, err
 	}
 	var own, last time.Time // of heartbeats, by the server's clock
+	place := int64(0)
 	for _, e := range entries {
 		other, m, ok := c.observe(e)
 		switch epoch := m.epoch(e.Revision); {
 		case !ok || epoch > sess.epoch:
 		case epoch == sess.epoch:
 			own = e.Time
-		case epoch > n.epoch:
+		case epoch <= n.epoch:
+			place++
+		default:
+			place++
 			n = neighbour{worker: other, key: e.Key, epoch: epoch, ttl: time.Duration(m.TTL) * time.Second, rejoin: m.rejoin(), revision: e.Revision}
 			last, found = e.Time, true
 		}
@@ -91,6 +95,7 @@ func (c *Claimer) predecessor(ctx context.Context, sess *session) (n neighbour, 
 	if own.IsZero() {
 		return n, false, errors.New("list of members does not contain this one")
 	}
+	sess.place.Store(place)
 	// How long ago, the own heartbeat tells. It only says when to look whether
 	// the predecessor is still there, so a wrong clock does no harm.
 	n.beat = sess.sent().Add(min(0, last.Sub(own)))
@@ -233,9 +238,11 @@ func (c *Claimer) accept(p *plan.Plan, revision uint64) {
 		return
 	}
 	c.plan, c.planAt, c.deferred = p, revision, nil
+	clear(c.rescues)
 	if sess == nil || c.handler == nil {
 		return
 	}
+	c.starve(sess)
 	for i, w := range p.Assign {
 		if w >= 0 && p.Workers[w].ID == c.id && p.Workers[w].Epoch == sess.epoch {
 			c.ensure(c.names[i])
@@ -268,7 +275,8 @@ func (c *Claimer) retire(s *slot) bool {
 	sess := c.session.Load()
 	if sess != nil && sess.ctx.Err() == nil && c.stopAt.IsZero() {
 		ref, _, known := c.lookup(s.name)
-		if c.hints[s.name] != 0 || known && ref.ID == c.id && ref.Epoch == sess.epoch {
+		_, rescued := c.rescued(s.name)
+		if c.hints[s.name] != 0 || rescued || known && ref.ID == c.id && ref.Epoch == sess.epoch {
 			return false
 		}
 	}
@@ -300,7 +308,11 @@ func (c *Claimer) wants(sess *session, name string) (bool, plan.Reason) {
 		return false, 0
 	}
 	ref, why, known := c.lookup(name)
-	return known && ref.ID == c.id && ref.Epoch == sess.epoch, why
+	if known && ref.ID == c.id && ref.Epoch == sess.epoch {
+		return true, why
+	}
+	_, rescued := c.rescued(name)
+	return rescued, plan.Kept
 }
 
 // lookup returns what the plan says of a partition; mu is held.

@@ -108,6 +108,9 @@ func (l *leader) takeMember(e bucket.Entry) {
 			l.gone(worker, before, e.Expired || certificate && m.By != worker)
 		}
 		switch {
+		case m.State == revoked && before != nil:
+			delete(l.members, worker) // it may live: it hands over what it has, or is waited out
+			l.change(leaveDebounce)
 		case certificate && !l.isReady:
 			l.absent[worker] = absence{stored: e.Time, rejoin: m.rejoin(), died: m.By != worker}
 		case certificate && m.By == worker:

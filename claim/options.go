@@ -15,7 +15,10 @@ const (
 	DefaultDrainTimeout = 30 * time.Second
 	DefaultBackoff      = 200 * time.Millisecond
 	DefaultMaxBackoff   = time.Minute
-	DefaultRejoinDelay  = 10 * time.Second // of a worker with an id of its own
+	// At least; it is four TTLs if that is more.
+	DefaultAssignmentTimeout = time.Minute
+
+	DefaultRejoinDelay = 10 * time.Second // of a worker with an id of its own
 )
 
 // MaxRejoinDelay is the longest time that a worker can be waited for.
@@ -41,6 +44,7 @@ type options struct {
 	rejoin     time.Duration
 	restart    bool
 	idTimeout  time.Duration
+	assignment time.Duration
 	log        *slog.Logger
 }
 
@@ -205,6 +209,19 @@ func WithIDTimeout(d time.Duration) Option {
 			return fmt.Errorf("id timeout: have %v, want 0 or more: %w", d, ErrTTL)
 		}
 		o.idTimeout = d
+		return nil
+	}
+}
+
+// WithAssignmentTimeout sets for how long a worker may be without a session, or
+// without a partition though some are free, before [Claimer.Healthy] says so. The
+// default is a minute, or four TTLs if that is more.
+func WithAssignmentTimeout(d time.Duration) Option {
+	return func(o *options) error {
+		if d <= 0 {
+			return fmt.Errorf("assignment timeout: have %v, want more than 0: %w", d, ErrTTL)
+		}
+		o.assignment = d
 		return nil
 	}
 }

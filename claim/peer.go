@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -19,11 +20,13 @@ import (
 
 const (
 	offerWait = 250 * time.Millisecond // silence for so long means: do not move
+	offerSoon = 100 * time.Millisecond // after that the offer is made again, later and later
 	pollPause = time.Second            // how often a claim that should come is looked at without a hint
 )
 
 // Kinds of messages.
 const (
+	opPing  = "ping"  // are messages allowed and delivered? answered
 	opOffer = "offer" // may I hand this partition to you? answered
 	opYours = "yours" // the claim names you since this revision
 	opYield = "yield" // the plan gives me a partition whose claim names you
@@ -45,8 +48,14 @@ func (c *Claimer) subject(worker string, epoch uint64) (string, error) {
 	return "_tenure." + c.bucket.Name() + ".claim." + c.g + "." + id + "." + strconv.FormatUint(epoch, 10), nil
 }
 
+// offerPause returns the pause after so many offers that were not answered before.
+func offerPause(silent int) time.Duration {
+	return min(offerSoon<<min(silent, 10), pollPause)
+}
+
 // listen serves the messages of other workers until the returned function is
-// called.
+// called. It makes sure, by a message to itself, that the server does not deny them:
+// nothing would ever move.
 func (c *Claimer) listen(sess *session) (stop func(), err error) {
 	subject, err := c.subject(c.id, sess.epoch)
 	if err != nil {
@@ -56,7 +65,35 @@ func (c *Claimer) listen(sess *session) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() { _ = sub.Unsubscribe() }, nil // fails only if the connection is gone
+	stop = func() { _ = sub.Unsubscribe() } // fails only if the connection is gone
+	for range 3 {                           // the server may not know the subscription yet, or is being restarted
+		ctx, cancel := context.WithTimeout(sess.ctx, offerWait)
+		_, err := c.bucket.JetStream().Conn().RequestWithContext(ctx, subject, encode(message{Op: opPing}))
+		cancel()
+		if err == nil {
+			break
+		}
+		if denied := denied(c.bucket.JetStream().Conn(), subject); denied != nil {
+			stop()
+			return nil, denied
+		}
+	}
+	return stop, nil
+}
+
+// denied returns a permission error if the server's last complaint was about the
+// subject, on either side, or about an inbox, where answers go.
+func denied(nc *nats.Conn, subject string) error {
+	err := nc.LastError()
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return nil
+	}
+	_, said, _ := strings.Cut(err.Error(), `"`)
+	said, _, _ = strings.Cut(said, `"`)
+	if said == subject || strings.HasPrefix(said, nc.Opts.InboxPrefix+".") || strings.HasPrefix(said, nats.InboxPrefix) {
+		return &bucket.PermissionError{Subject: said, Err: err}
+	}
+	return nil
 }
 
 func (c *Claimer) hear(sess *session, m *nats.Msg) {
@@ -66,6 +103,8 @@ func (c *Claimer) hear(sess *session, m *nats.Msg) {
 		return
 	}
 	switch msg.Op {
+	case opPing:
+		_ = m.Respond([]byte("pong")) // if it gets lost, it is asked again
 	case opOffer:
 		answer := "yes"
 		if stopping, _ := c.stopping(); stopping || sess.over() {

@@ -70,6 +70,7 @@ func (s *slot) wait(h *hold, backoff time.Duration, log *slog.Logger) bool {
 	defer end.Stop()
 	defer judge.Stop()
 	end.set(backoff)
+	silent := 0 // offers without an answer
 	for {
 		if err := h.over(); err != nil {
 			log.WarnContext(h.ctx, "partition lost", slog.Any("err", err))
@@ -80,7 +81,8 @@ func (s *slot) wait(h *hold, backoff time.Duration, log *slog.Logger) bool {
 			if s.give(h, log) {
 				return true
 			}
-			v.wait = pollPause // nobody there to take it
+			v.wait = offerPause(silent) // nobody there to take it
+			silent++
 		}
 		judge.set(v.wait)
 		select {
@@ -161,14 +163,17 @@ func (s *slot) attend(p *Partition, result <-chan error, log *slog.Logger) (err 
 	defer judge.Stop()
 	defer stuck.Stop()
 	ended := h.ctx.Done()
+	silent := 0 // offers without an answer
 	for {
 		if !drained && h.ctx.Err() == nil {
 			switch v := s.verdict(h); v.do {
 			case keep:
 				judge.set(v.wait)
 			case move:
-				if !s.c.offer(h.ctx, v.worker, v.epoch, s.name) {
-					judge.set(pollPause)
+				// Who leaves need not know yet who is next.
+				if !errors.Is(v.why, ErrStopped) && !s.c.offer(h.ctx, v.worker, v.epoch, s.name) {
+					judge.set(offerPause(silent))
+					silent++
 					break
 				}
 				fallthrough

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,6 +34,8 @@ type session struct {
 	stop    chan struct{} // closed: send no more heartbeats
 	stopped chan struct{} // closed: none is in flight any more
 	changed chan struct{} // holds one: heartbeat now, the record has changed
+
+	place atomic.Int64 // how many live sessions have a smaller epoch, as last listed
 
 	mu     sync.Mutex
 	record member
@@ -88,6 +91,9 @@ func (c *Claimer) join(ctx context.Context, again bool) (*session, error) {
 				return nil, held
 			case time.Since(told) > c.lease.TTL:
 				told = time.Now()
+				c.mu.Lock()
+				c.joinErr = held
+				c.mu.Unlock()
 				c.log.WarnContext(ctx, "waiting for the worker that has this id to end", slog.Any("err", held))
 			}
 		}
@@ -140,7 +146,7 @@ func (s *session) look(ctx context.Context) (expect uint64, held *WorkerIDError,
 		// Stored by a try of unknown time: trust begins with the heartbeat.
 		s.begin(e.Revision, time.Time{})
 		return 0, nil, false
-	case !m.session(), s.c.past[m.Nonce]:
+	case m.State == dead, s.c.past[m.Nonce]:
 		// A certificate; or a heartbeat of a former session of this process
 		// that was stored late. Trust in that is over: replace it now rather
 		// than wait for its TTL.
@@ -307,7 +313,7 @@ func (s *session) beat() bool {
 		s.last = e.Revision // an earlier heartbeat that was stored late
 		s.mu.Unlock()
 	case err == nil && found.State == revoked:
-		s.lose("it was revoked by an operator", nil)
+		s.lose("it was revoked by "+found.By, ErrRevoked)
 	case err == nil && found.State == dead:
 		s.lose(fmt.Sprintf("worker %q proved it dead", found.By), nil)
 	default:

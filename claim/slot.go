@@ -116,9 +116,12 @@ func (s *slot) gain(sess *session, polled bool) (h *hold, concerned bool) {
 			if e.Revision <= s.c.floor(s.name) {
 				return nil, true
 			}
-			return newHold(s, sess, e.Revision, rec), true
+			return s.hold(sess, e.Revision, rec), true
 		case !want:
 			return nil, false // the hint was late
+		case s.c.rescuing(s.name) != 0 && (rec.Owner == "" && s.c.behind(rec) || rec.Owner != "" && !s.c.ended(sess.ctx, rec.Owner, rec.Epoch)):
+			s.c.giveUp(s.name) // somebody's, or to be somebody's
+			return nil, false
 		case rec.Owner == "" && s.c.behind(rec):
 			// It was given back by a plan or settings that this worker has not seen yet.
 			return nil, true
@@ -128,7 +131,7 @@ func (s *slot) gain(sess *session, polled bool) (h *hold, concerned bool) {
 		}
 		rev, mine, ok := s.take(sess, e.Revision, rec, layout, why)
 		if ok {
-			return newHold(s, sess, rev, mine), true
+			return s.hold(sess, rev, mine), true
 		}
 		layout = s.c.layout()
 		if want, why = s.c.wants(sess, s.name); !want {
@@ -136,6 +139,13 @@ func (s *slot) gain(sess *session, polled bool) (h *hold, concerned bool) {
 		}
 	}
 	return nil, false
+}
+
+// hold begins the hold of a claim that is this session's.
+func (s *slot) hold(sess *session, rev uint64, rec record) *hold {
+	h := newHold(s, sess, rev, rec)
+	h.plan = max(h.plan, s.c.rescuing(s.name)) // the plan that left it alone says nothing
+	return h
 }
 
 // take makes the claim by CAS on the revision seen. If the outcome is not known,

@@ -12,8 +12,8 @@ import (
 	"tenure/embedded"
 )
 
-// The least that a user needs for locks in a bucket that is there. Inboxes have a
-// prefix of their own.
+// The least that a user needs for locks, and for work, in a bucket that is there.
+// Inboxes have a prefix of their own.
 var (
 	publishLocks = []string{
 		"$KV.tenure.>",
@@ -21,6 +21,10 @@ var (
 		"$JS.API.STREAM.MSG.GET.KV_tenure",
 		"_tenure.tenure.>",
 	}
+	publishWork = slices.Concat(publishLocks, []string{
+		"$JS.API.CONSUMER.CREATE.KV_tenure.>",
+		"$JS.API.CONSUMER.MSG.NEXT.KV_tenure.>",
+	})
 	subscribeAll = []string{"_INBOX_app.>", "_tenure.tenure.>"}
 )
 
@@ -34,6 +38,8 @@ func TestLeastPrivilegeIsEnoughAndEachLackIsNamed(t *testing.T) {
 	}{
 		// The lock is held by another, so that all of it is needed.
 		{"lock", []string{"lock", "job", "--wait", "1s", "--", "true"}, 75, publishLocks},
+		// It is told to end by its own command.
+		{"work", []string{"work", "orders", "--partitions", "1", "--no-create", "--", "sh", "-c", "kill -TERM $PPID; exec sleep 1000"}, 0, publishWork},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
