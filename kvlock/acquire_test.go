@@ -65,7 +65,7 @@ func TestAcquireWithLostAnswerIsAdopted(t *testing.T) {
 	}
 }
 
-// N31, K1, N32: no hold begins with a lease that is over.
+// N31, K1, N32, A5: no hold begins with a lease that is over.
 func TestAcquireThatWasStoredButAnsweredTooLateIsNoHold(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		a, b := two(t)
@@ -211,7 +211,7 @@ func TestDoReleasesAfterAPanic(t *testing.T) {
 	})
 }
 
-// K48, N19, N21, S8: nothing is released while the function runs.
+// K48, N19, N21, N22, N81, S8: nothing is released while the function runs.
 func TestDoKeepsTheLockUntilTheFunctionHasReturned(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		a, b := two(t)
@@ -261,7 +261,7 @@ func TestDoReportsALossAlsoIfTheFunctionSucceeds(t *testing.T) {
 	})
 }
 
-// S4: the context of the work does not wait for a timer.
+// S4, K31: the context of the work does not wait for a timer.
 func TestErrOfTheContextAsksTheClock(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		a, _ := two(t)

@@ -198,8 +198,7 @@ func TestRemovedKeyIsALossWithinOneRenewal(t *testing.T) {
 	}
 }
 
-// B3: a record that is missing without a trace, or older, is no evidence. The
-// renewals fail, so time ends the hold, not before.
+// K34, N24, N59: the cause says who took it. (Each other reason has a test of its own.)
 func TestTakenLockIsALossThatSaysByWhom(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := newSite(t)

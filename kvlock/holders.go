@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"tenure/kvlock/bucket"
 )
 
@@ -90,6 +92,9 @@ func (l *Locker) patience(ctx context.Context) (context.Context, context.CancelF
 
 // again reports whether what failed with err may succeed in a moment.
 func again(err error) bool {
+	if errors.Is(err, nats.ErrConnectionClosed) {
+		return false
+	}
 	return errors.Is(err, bucket.ErrBusy) || errors.Is(err, bucket.ErrDoubt)
 }
 

@@ -39,7 +39,7 @@ type Locker struct {
 	closed bool
 	lines  map[string]*line // by the encoded name of the lock, or that and slotLine
 	sweep  int              // number of lines at which idle ones are dropped
-	back   chan struct{}    // closed at the next reconnect
+	back   chan struct{}    // closed at the next reconnect, and when the connection is closed
 	work   sync.WaitGroup   // calls, holds and clean-up; Add only under mu while not closed, or while it is not zero
 }
 
@@ -118,7 +118,7 @@ func newLocker(ctx context.Context, js jetstream.JetStream, opts []Option) (*Loc
 	if err := l.listen(ctx); err != nil {
 		return nil, err
 	}
-	l.status = l.nc.StatusChanged(nats.CONNECTED)
+	l.status = l.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	l.work.Go(l.followConnection)
 	return l, nil
 }
@@ -133,19 +133,19 @@ func (l *Locker) Bucket() *bucket.Bucket { return l.b }
 // TTL returns the TTL of the holds of this Locker.
 func (l *Locker) TTL() time.Duration { return l.lease.TTL }
 
-// followConnection tells waiters of every reconnect, until Close or the end of the
-// connection: meanwhile they may have been passed over.
+// followConnection tells waiters of every reconnect, since they may have been passed
+// over meanwhile, and of the end of the connection, since nothing comes after it.
 func (l *Locker) followConnection() {
 	for {
 		select {
 		case _, ok := <-l.status:
-			if !ok {
-				return
-			}
 			l.mu.Lock()
 			close(l.back)
 			l.back = make(chan struct{})
 			l.mu.Unlock()
+			if !ok {
+				return
+			}
 		case <-l.ctx.Done():
 			l.nc.RemoveStatusListener(l.status)
 			return
@@ -153,7 +153,8 @@ func (l *Locker) followConnection() {
 	}
 }
 
-// reconnected returns a channel that is closed at the next reconnect.
+// reconnected returns a channel that is closed at the next reconnect, or when the
+// connection is closed.
 func (l *Locker) reconnected() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -73,7 +73,7 @@ func TestProcessesThatMakeTheBucketAtOnceAgree(t *testing.T) {
 	})
 }
 
-// N7, N16, K80, S10: a bucket with other settings is refused, and named.
+// N7, N16, K79, K80, H21, S10: a bucket with other settings is refused, and named.
 func TestWrongSettingIsNamedWithHaveAndWant(t *testing.T) {
 	tests := []struct {
 		name  string

@@ -17,6 +17,7 @@ import (
 	"tenure/embedded"
 )
 
+// K74
 func TestChildsExitCodeIsOurs(t *testing.T) {
 	t.Parallel()
 	_, url := startServer(t)
@@ -99,6 +100,7 @@ func TestLockIsFreeTheMomentTheChildHasEnded(t *testing.T) {
 	}
 }
 
+// K72
 func TestEverySignalReachesTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	_, url := startServer(t)
@@ -127,6 +129,7 @@ func TestEverySignalReachesTheWholeGroup(t *testing.T) {
 	}
 }
 
+// K71
 func TestSignalWhileWaitingEndsTheTool(t *testing.T) {
 	t.Parallel()
 	_, url := startServer(t)
@@ -144,7 +147,7 @@ func TestSignalWhileWaitingEndsTheTool(t *testing.T) {
 	holder.signal(syscall.SIGKILL)
 }
 
-// The server is stopped, so no renewal is answered. The child ignores SIGTERM.
+// K73: the server is stopped, so no renewal is answered. The child ignores SIGTERM.
 func TestChildIsEndedBeforeTrustEnds(t *testing.T) {
 	t.Parallel()
 	server, url := startServer(t)

@@ -28,6 +28,7 @@ var (
 	subscribeAll = []string{"_INBOX_app.>", "_tenure.tenure.>"}
 )
 
+// N91
 func TestLeastPrivilegeIsEnoughAndEachLackIsNamed(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
