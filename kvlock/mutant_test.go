@@ -58,9 +58,9 @@ var mutants = []mutant{
 	},
 	{
 		name: "the lock is released as soon as it was taken", // N83
-		file: "renew.go",
-		have: "defer k.forget()\n",
-		want: "defer k.forget()\n\t_, _ = k.purge(markerTTL)\n",
+		file: "gain.go",
+		have: "k.due = l.firstRenewal(a.sent, l.holds.Add(1)-1)\n",
+		want: "k.due = l.firstRenewal(a.sent, l.holds.Add(1)-1)\n\tgo func() { _, _ = k.purge(markerTTL) }()\n",
 		sign: `was freed at .* while|want lost by time`,
 	},
 	{
