@@ -14,7 +14,7 @@
 //   - A [Guard] forgets its marks when its process ends, unless its Save keeps them.
 //     It guards what lives in the same process, and nothing else.
 //   - A guard knows only what goes through it. Whoever writes or deletes keys of a
-//     [KV] otherwise takes the mark away; whoever writes the tables otherwise than in
+//     [KV] otherwise takes the mark away, and so does a TTL of its bucket; whoever writes the tables otherwise than in
 //     [SQL.Do] is not asked for a token.
 //   - A token belongs to the name of one lock. Do not compare tokens of different
 //     locks at one mark: give each a resource of its own, such as the lock's name.
@@ -33,8 +33,16 @@
 //	in this process            Guard      nobody else may enter meanwhile
 //	a key of any KV bucket     KV         both are one value, written by compare-and-swap
 //	PostgreSQL, SQLite         SQL        both are in one transaction
+//	by HTTP                    Handler    requests wait for each other in one process; with several, see there
 //
 // What a lock's own bucket holds needs none of them.
+//
+// # HTTP
+//
+// A client sends the token with a [Transport], a [Handler] asks any of the guards
+// above, and [CheckResponse] makes a [*StaleError] of a refusal again. A client sends
+// a request again with the same token, never with a newer one that it did not hold
+// when it decided what to write.
 //
 // # Databases
 //

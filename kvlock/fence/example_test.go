@@ -4,7 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"io"
 	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 
 	"tenure/kvlock/fence"
 )
@@ -60,4 +64,43 @@ func ExampleSQL() {
 	// <nil>
 	// <nil>
 	// fence: "accounts/7": token: have 33, want at least 34
+}
+
+func ExampleHandler() {
+	// The server.
+	var guard fence.Guard
+	srv := httptest.NewServer(&fence.Handler{
+		Guard: &guard,
+		Next: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			hold, _ := fence.FromContext(r.Context())
+			fmt.Printf("%s under %d: %s\n", hold.Resource, hold.Token, body)
+		}),
+	})
+	defer srv.Close()
+
+	// The client. The context would be that of a lock, and the hold its name and token.
+	client := http.Client{Transport: new(fence.Transport)}
+	write := func(token uint64, text string) error {
+		ctx := fence.NewContext(context.Background(), fence.Hold{Resource: "reports/nightly", Token: token})
+		r, err := http.NewRequestWithContext(ctx, http.MethodPut, srv.URL, strings.NewReader(text))
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(r)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		return fence.CheckResponse(resp)
+	}
+	fmt.Println(write(33, "by the first holder"))
+	fmt.Println(write(34, "by the second holder"))
+	fmt.Println(write(33, "by the first one, which was paused"))
+	// Output:
+	// reports/nightly under 33: by the first holder
+	// <nil>
+	// reports/nightly under 34: by the second holder
+	// <nil>
+	// fence: "reports/nightly": token: have 33, want at least 34
 }

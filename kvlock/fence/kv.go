@@ -28,7 +28,8 @@ type Value struct {
 	Revision uint64 // of the key in its bucket
 }
 
-// NewKV guards the keys of kv. Write them through the KV only.
+// NewKV guards the keys of kv. Write them through the KV only. The bucket must have no
+// TTL and no limit that drops old keys: the marks would go with them.
 func NewKV(kv jetstream.KeyValue) *KV { return &KV{kv} }
 
 // Get returns the value of key. The error matches [jetstream.ErrKeyNotFound] if

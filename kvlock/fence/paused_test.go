@@ -34,6 +34,11 @@ func TestPausedHolderIsRefused(t *testing.T) {
 		{"KV", newGuardedKey},
 		{"SQLite", func(t *testing.T, _ *embedded.Server) resource { return guardedTable{newSQLite(t)} }},
 		{"PostgreSQL", func(t *testing.T, _ *embedded.Server) resource { return guardedTable{newPostgreSQL(t)} }},
+		{"HTTP", func(*testing.T, *embedded.Server) resource { return newService(new(fence.Guard)) }},
+		{"HTTP, marks in KV", func(t *testing.T, srv *embedded.Server) resource {
+			return newService(newGuardedKey(t, srv).(*guardedKey).guard)
+		}},
+		{"HTTP, marks in SQLite", func(t *testing.T, _ *embedded.Server) resource { return newService(newSQLite(t).guard) }},
 	}
 	for _, r := range resources {
 		t.Run(r.name+"/next holder writes", func(t *testing.T) {
