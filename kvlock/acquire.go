@@ -457,17 +457,53 @@ func (w *waiter) sleep(ctx context.Context) (step, error) {
 	w.looks, w.told = 0, nil
 	timer := time.NewTimer(w.left + 300*time.Millisecond + rand.N(100*time.Millisecond))
 	defer timer.Stop()
-	select {
-	case <-w.wake:
-		return w.look, nil
-	case <-timer.C:
-	case <-w.back:
-	case <-ctx.Done():
-		return w.look, nil // run sees it first
-	case <-w.l.ctx.Done():
-		return w.look, nil // as above
+	for skipped := 0; ; skipped++ {
+		select {
+		case <-w.wake:
+			return w.look, nil
+		case <-timer.C:
+			if skipped < maxSkipped && w.follows() {
+				timer.Reset(w.l.lease.TTL - rand.N(w.l.lease.TTL/4))
+				continue
+			}
+		case <-w.back:
+		case <-ctx.Done():
+			return w.look, nil // run sees it first
+		case <-w.l.ctx.Done():
+			return w.look, nil // as above
+		}
+		return w.recheck, nil
 	}
-	return w.recheck, nil
+}
+
+// maxSkipped is how often in a row a waiter leaves it to another to look at the lock.
+const maxSkipped = 3
+
+// follows reports whether another waiter of this process stands before w. That one
+// looks at the lock for both: if it is free, it tells the first in line. When it is
+// served, the lock has a new lease, which ends after w has looked for itself; when it
+// gives up, it wakes the next (see giveUp). Permits and readers may pass at the same
+// time as others, and look for themselves.
+func (w *waiter) follows() bool {
+	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
+	first := w.l.firstHere(w.enc)
+	return w.kind == kindLock && first != nil && first != w
+}
+
+// firstHere returns the waiter of this process that stands first in the line, nil if
+// none stands there. l.mu is held.
+func (l *Locker) firstHere(enc string) (first *waiter) {
+	ln := l.lines[enc]
+	if ln == nil {
+		return nil
+	}
+	for _, w := range ln.tickets {
+		if w.phase == phaseWaiting && w.stands.revision != 0 && (first == nil || w.stands.revision < first.stands.revision) {
+			first = w
+		}
+	}
+	return first
 }
 
 // recheck sees whether the own ticket still stands: who is away for a while may

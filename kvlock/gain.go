@@ -238,6 +238,16 @@ func (w *waiter) dropTicket() {
 	w.phase = phaseWaiting
 }
 
+// wakeNext makes the waiter of this process that stands first now look at the lock:
+// it may have left that to w.
+func (w *waiter) wakeNext() {
+	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
+	if next := w.l.firstHere(w.enc); next != nil {
+		nudge(next.wake)
+	}
+}
+
 // giveUp leaves nothing behind of a waiter that failed (L11). It waits until the
 // ticket is gone, but not for long: the rest is done in the background.
 func (w *waiter) giveUp(ctx context.Context) {
@@ -245,6 +255,7 @@ func (w *waiter) giveUp(ctx context.Context) {
 	if w.ticket.Nonce == "" && len(w.doubts) == 0 {
 		return
 	}
+	w.wakeNext()
 	done := make(chan struct{})
 	w.l.work.Go(func() {
 		defer close(done)

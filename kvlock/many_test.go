@@ -1,8 +1,10 @@
 package kvlock_test
 
 import (
+	"context"
 	"runtime"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,5 +98,54 @@ func TestHoldsHaveNoGoroutinesWhileNothingHappens(t *testing.T) {
 			t.Errorf("goroutines more than without 100 holds = %d, want none", got)
 		}
 		wantHeldOn(t, holds[99])
+	})
+}
+
+// Waiters of one process leave it to the first of them to look at the lock, so that a
+// thousand that are idle cost next to nothing.
+func TestWaitersOfOneProcessLookForEachOther(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		a, b := two(t)
+		first := a.tryLock(t, "job")
+		ctx, stop := context.WithCancel(t.Context())
+		for range 100 {
+			b.waiting(ctx, "job")
+		}
+		time.Sleep(30 * time.Second)
+		var requests atomic.Int64
+		b.link.DropRequest(1, func(string) bool { requests.Add(1); return false })
+		time.Sleep(2 * time.Minute) // eight TTLs
+		// 8 looks of the first, and each of the others looks every fourth time or less
+		if got := requests.Load(); got > 3*(8+99*8/3) {
+			t.Errorf("requests of 100 idle waiters = %d in 8 TTLs, want a third of 2,400", got)
+		}
+		stop()
+		time.Sleep(time.Second)
+		wantHeldOn(t, first)
+	})
+}
+
+// The holder died, and who looked at the lock for others gives up just before the
+// lease ends: another of its process has to look in time.
+func TestNextWaiterOfProcessTakesOverTheLooking(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		a, b := two(t)
+		a.tryLock(t, "job")
+		ctx, stop := context.WithCancel(t.Context())
+		b.waiting(ctx, "job")
+		next := b.waiting(t.Context(), "job")
+		time.Sleep(21 * time.Second) // it has left a look to the first
+		a.link.Cut()                 // renewed 1 s ago
+		began := time.Now()
+		time.Sleep(13900 * time.Millisecond)
+		stop()
+		got := <-next
+		if got.err != nil {
+			t.Fatalf("Lock = %v, want nil", got.err)
+		}
+		if took := got.at.Sub(began); took > 15*time.Second {
+			t.Errorf("lock taken %v after the last renewal + 1s, want 15s at most", took)
+		}
+		release(t, got.lock)
 	})
 }

@@ -75,7 +75,7 @@ var mutants = []mutant{
 		file: "line.go",
 		have: "if silent[t.Process] {",
 		want: "if silent == nil {\n\t\t\tsilent = make(map[string]bool)",
-		sign: `though .* was waiting`,
+		sign: `though .* was waiting|keys left = \[wait`,
 	},
 }
 
