@@ -412,6 +412,5 @@ func (r *reader) state() *state {
 		}
 	}
 	s.absent = func(worker string) bool { return awaited[worker] }
-	s.ended = func(o owner) bool { return r.members[o.worker] == nil || r.members[o.worker].epoch != o.epoch }
 	return s
 }

@@ -21,7 +21,8 @@ import (
 func (s *state) drained(g gate, parent string) bool { return s.claims[parent].layout >= g.Since }
 
 // closed returns the partitions that may not run yet, each with a parent that is
-// not drained.
+// not drained. A parent that is not, and is in the present layout, is among them:
+// nothing else would have it drained.
 func (s *state) closed() map[string]string {
 	if len(s.settings.Gates) == 0 {
 		return nil
@@ -37,6 +38,7 @@ func (s *state) closed() map[string]string {
 			for p := range g.Count {
 				if name := strconv.Itoa(p); !s.drained(g, name) {
 					open[p%step] = name
+					closed[name] = name
 				}
 			}
 			for c := range g.To {
@@ -48,7 +50,7 @@ func (s *state) closed() map[string]string {
 		for child, parents := range g.Parents {
 			for _, parent := range parents {
 				if !s.drained(g, parent) {
-					closed[child] = parent
+					closed[child], closed[parent] = parent, parent
 				}
 			}
 		}
@@ -66,18 +68,24 @@ func (g gate) parents() []string {
 	return slices.Compact(names)
 }
 
-// vacant returns the parents that are not drained though nobody owns them, each
-// with what its claim is now.
+// vacant returns the parents that are not drained though no live worker seems to
+// own them, each with what its claim is now. That is no proof of a death yet.
 func (s *state) vacant() map[string]owner {
 	vacant := make(map[string]owner)
 	for _, g := range s.settings.Gates {
 		for _, parent := range g.parents() {
-			if o := s.claims[parent]; !s.drained(g, parent) && (o.worker == "" || s.ended(o)) {
+			if o := s.claims[parent]; !s.drained(g, parent) && !s.alive(o) {
 				vacant[parent] = o
 			}
 		}
 	}
 	return vacant
+}
+
+// alive reports whether the owner's session is among the members.
+func (s *state) alive(o owner) bool {
+	m := s.members[o.worker]
+	return m != nil && m.epoch == o.epoch
 }
 
 // passed reports whether all parents of the gate are drained.

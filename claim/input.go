@@ -17,7 +17,6 @@ type state struct {
 	members  map[string]*seen         // by worker
 	claims   map[string]owner         // by partition
 	present  *plan.Plan               // that is followed, nil if there is none of this layout
-	ended    func(o owner) bool       // whether the owner's session is proven to have ended
 	absent   func(worker string) bool // whether a worker that is not there is waited for
 	cooling  map[string]struct{}      // partitions that stay where they are for a while
 }

@@ -397,7 +397,6 @@ func (l *leader) state() *state {
 	st := &state{
 		group: c.group, settings: c.set, names: c.names, members: l.members, claims: l.claims, present: c.plan,
 		absent: func(worker string) bool { _, ok := l.absent[worker]; return ok },
-		ended:  func(o owner) bool { return c.deaths.proven(o.worker, o.epoch) },
 	}
 	if st.present != nil && st.present.Settings != c.setRev {
 		st.present = nil

@@ -115,6 +115,12 @@ func (l *leader) vacate(ctx context.Context) {
 		if err != nil {
 			continue
 		}
+		if o.worker != "" && !l.c.ended(ctx, o.worker, o.epoch) {
+			l.mu.Lock()
+			l.change(joinDebounce) // its key may be about to expire
+			l.mu.Unlock()
+			continue
+		}
 		key := claimKey(l.c.g, enc)
 		try, cancel := context.WithTimeout(ctx, l.sess.timeout())
 		err = l.c.vacate(try, key, o, st.settings.Layout)

@@ -92,18 +92,22 @@ func randomFaults(t *testing.T, seed uint64) {
 	var all []*worker
 	starts := 0
 	spawn := func() {
-		starts++
-		all = append(all, g.startWith(fmt.Sprintf("w%d", rng.IntN(6)), handler(rng.IntN(4)), claim.WithHeartbeats(3)))
+		opts := []claim.Option{claim.WithHeartbeats(3)}
+		if starts++; starts > 1 {
+			opts = append(opts, claim.WithPartitions()) // whatever they are by now
+		}
+		all = append(all, g.startWith(fmt.Sprintf("w%d", rng.IntN(6)), handler(rng.IntN(4)), opts...))
 	}
 	pick := func() *worker { return all[rng.IntN(len(all))] }
 	for range 1 + rng.IntN(3) {
 		spawn()
 	}
+	admin := g.admin()
 	var release []func()
 	var requests atomic.Int64 // every third is held back where that is asked for
 	for range 12 + rng.IntN(20) {
 		time.Sleep(time.Duration(rng.IntN(4000)) * time.Millisecond)
-		switch w := pick(); rng.IntN(13) {
+		switch w := pick(); rng.IntN(15) {
 		case 0, 1:
 			if len(all) < 8 {
 				spawn()
@@ -129,6 +133,8 @@ func randomFaults(t *testing.T, seed uint64) {
 			w.link.Break()
 		case 12:
 			natstest.Restart(t, g.srv)
+		case 13, 14:
+			operate(t, admin, rng, parts)
 		}
 	}
 	close(calm)
@@ -140,7 +146,8 @@ func randomFaults(t *testing.T, seed uint64) {
 		w.link.DropReply(0)
 		w.link.Mend()
 	}
-	fresh := g.startWith("fresh", handler(0))
+	restore(t, admin, parts)
+	fresh := g.startWith("fresh", handler(0), claim.WithPartitions())
 	all = append(all, fresh)
 	time.Sleep(2*g.ttl + 5*time.Second) // the slowest handler takes 5 s
 	synctest.Wait()
@@ -151,12 +158,57 @@ func randomFaults(t *testing.T, seed uint64) {
 	}
 	if n := len(owners(all...)); n != parts {
 		t.Errorf("seed %d: %d of %d partitions run: %v", seed, n, parts, owners(all...))
-		if s, err := fresh.Status(t.Context()); err == nil {
-			t.Logf("%+v", s)
+		for _, name := range g.parts {
+			if owners(all...)[name] == "" {
+				x, err := admin.Explain(t.Context(), name)
+				t.Logf("%+v, %v", x, err)
+			}
 		}
 	}
 	g.history.Check(t)
 	if t.Failed() && os.Getenv("TENURE_TEST_LOG") == "" {
 		t.Logf("%d workers were started; set TENURE_TEST_LOG=1 for their logs", starts)
+	}
+}
+
+// operate has an operator do something. A refusal is no failure of the test.
+func operate(t *testing.T, admin *claim.Admin, rng *rand.Rand, parts int) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	worker, p := fmt.Sprintf("w%d", rng.IntN(6)), []string{strconv.Itoa(rng.IntN(parts))}
+	var err error
+	switch rng.IntN(9) {
+	case 0:
+		err = admin.Pause(ctx, p)
+	case 1:
+		err = admin.Resume(ctx, p)
+	case 2:
+		err = admin.Pin(ctx, worker, p)
+	case 3:
+		err = admin.Move(ctx, p[0], worker)
+	case 4:
+		err = admin.Cordon(ctx, []string{worker}, claim.Absent())
+	case 5:
+		err = admin.Drain(ctx, []string{worker}, claim.Absent())
+	case 6:
+		err = admin.Uncordon(ctx, []string{worker})
+	case 7:
+		err = admin.Resize(ctx, claim.Numbered(1+rng.IntN(2*parts)))
+	case 8:
+		err = admin.Resize(ctx, claim.Numbered(1+rng.IntN(2*parts)), claim.AfterDrain())
+	}
+	t.Logf("operator: %v", err)
+}
+
+// restore takes everything back that operate did.
+func restore(t *testing.T, admin *claim.Admin, parts int) {
+	t.Helper()
+	ok(t, admin.Resize(t.Context(), claim.Numbered(parts)))
+	ok(t, admin.Resume(t.Context(), claim.Numbered(parts)))
+	ok(t, admin.Unpin(t.Context(), claim.Numbered(parts)))
+	for i := range 6 {
+		worker := []string{fmt.Sprintf("w%d", i)}
+		ok(t, admin.Cordon(t.Context(), worker, claim.Absent()))
+		ok(t, admin.Uncordon(t.Context(), worker))
 	}
 }

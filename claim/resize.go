@@ -16,7 +16,7 @@ func AfterDrain() VerbOption { return func(v *verb) { v.afterDrain = true } }
 
 // AfterParents makes [Admin.Resize] start each of the given partitions of the new
 // layout only when its parents, partitions of the old one, have been drained. A
-// parent that stays is drained once for it, if it is its own parent.
+// parent that stays is drained once for it, and starts again.
 func AfterParents(parents map[string][]string) VerbOption {
 	return func(v *verb) { v.parents = parents }
 }

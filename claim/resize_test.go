@@ -128,6 +128,43 @@ func TestChildDoesNotStartBeforeItsParentsAreDrained(t *testing.T) {
 	})
 }
 
+func TestParentThatStaysIsDrainedOnceForItsChildren(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		g := newGroup(t, 2)
+		a := g.startWith("a", func(ctx context.Context, p *claim.Partition) error {
+			<-p.Draining()
+			time.Sleep(3 * time.Second)
+			return nil
+		})
+		g.wantLoads(time.Second, []int{2}, a)
+		began := time.Now()
+		ok(t, g.admin().Resize(t.Context(), claim.Numbered(3), claim.AfterParents(map[string][]string{"2": {"1"}})))
+		g.wantLoads(2*time.Second, []int{2}, a) // 1 drains
+		g.wantLoads(2*time.Second, []int{3}, a)
+		if n := fmt.Sprint(len(g.starts["0"]), len(g.starts["1"]), len(g.starts["2"])); n != "1 2 1" {
+			t.Errorf("handlers of 0, 1 and 2 started %s times, want 1 2 1", n)
+		}
+		if at := g.starts["2"][0].at.Sub(began); at < 3*time.Second {
+			t.Errorf("child started after %v, want its parent's 3s", at)
+		}
+		g.history.Check(t)
+	})
+}
+
+// An owner that has died before anybody could see it is proven dead for the gate.
+func TestGateOpensWhenTheParentsOwnerDiedUnseen(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		g := newGroup(t, 4)
+		a := g.start("a")
+		g.wantLoads(time.Second, []int{4}, a)
+		a.link.Cut()
+		time.Sleep(time.Minute)
+		ok(t, g.admin().Resize(t.Context(), claim.Numbered(6), claim.AfterDrain()))
+		b := g.start("b", claim.WithPartitions())
+		g.wantLoads(2*time.Second, []int{6}, b)
+	})
+}
+
 // C43 for numbered partitions: two partitions that can have a key in common, one of
 // the old layout and one of the new, never run at the same time.
 func TestResizeAfterDrainNeverHasAKeyInTwoPartitions(t *testing.T) {

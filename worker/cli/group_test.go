@@ -170,3 +170,26 @@ func TestGroupVerbsRefuseWhatIsNotThere(t *testing.T) {
 		t.Errorf("drain of the only worker = %d, %s, want 1 after a second", code, stderr)
 	}
 }
+
+// What work is told of a worker, status shows, and a plan goes by.
+func TestWorkSaysCapacityWeightZoneAndBuild(t *testing.T) {
+	t.Parallel()
+	_, url := startServer(t)
+	p := begin(t, nil, "work", "orders", "--server", url, "--id", "a", "--partitions", "4", "--capacity", "3", "--weight", "2", "--zone", "x", "--build", "7", "--", "sleep", "1000")
+	eventually(t, "three partitions run", func() bool {
+		code, out, _ := tenure(t, "status", "orders", "--json", "--server", url)
+		var s claim.Status
+		if code != 0 || json.Unmarshal([]byte(out), &s) != nil || s.Unassigned != 1 || len(s.Workers) != 1 {
+			return false
+		}
+		w := s.Workers[0]
+		return w.Capacity == 3 && w.Weight == 2 && w.Zone == "x" && w.Build == 7 && w.Partitions == 3
+	})
+	code, _, stderr := tenure(t, "work", "orders", "--server", url, "--partitions", "5", "--", "true")
+	if code != 1 || !strings.Contains(stderr, "`tenure group resize` changes them") {
+		t.Errorf("work with other partitions = %d, %s, want 1 and what to do", code, stderr)
+	}
+	if err := p.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+}
