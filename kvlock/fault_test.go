@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,7 +65,8 @@ type chaos struct {
 	seed    uint64
 	site    *site
 	ps      []*process
-	names   []string
+	names   []string  // of locks
+	things  [][]thing // by process
 	guard   *fence.KV
 	lets    []func() // end what is held back
 	history natstest.History
@@ -76,6 +78,34 @@ type chaos struct {
 	calls  []call
 	spans  []span
 	still  []span // when nothing failed
+}
+
+// A thing is what a worker can take.
+type thing struct {
+	name     string
+	try, get func(context.Context) (*kvlock.Lock, error)
+}
+
+// thingsOf returns what is taken in a run: a lock, and either another one or a
+// semaphore.
+func (c *chaos) thingsOf(p *process) []thing {
+	things := []thing{lockThing(p, "x")}
+	if c.seed%2 == 0 {
+		return append(things, lockThing(p, "y"))
+	}
+	s, err := p.Semaphore(c.t.Context(), "pool", 2)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return append(things, thing{"pool", s.TryLock, s.Lock})
+}
+
+func lockThing(p *process, name string) thing {
+	return thing{
+		name,
+		func(ctx context.Context) (*kvlock.Lock, error) { return p.TryLock(ctx, name) },
+		func(ctx context.Context) (*kvlock.Lock, error) { return p.Lock(ctx, name) },
+	}
 }
 
 // A call is one call of Lock or TryLock.
@@ -97,7 +127,9 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		names: []string{"x", "y"}, broken: make(map[string]bool),
 	}
 	for i := range 3 {
-		c.ps = append(c.ps, c.site.process(string(rune('a'+i)), kvlock.WithTTL(chaosTTL)))
+		p := c.site.process(string(rune('a'+i)), kvlock.WithTTL(chaosTTL))
+		c.ps = append(c.ps, p)
+		c.things = append(c.things, c.thingsOf(p))
 	}
 	nc := natstest.Connect(t, c.site.srv)
 	kv, err := natstest.JetStream(t, nc).CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "resource"})
@@ -112,10 +144,10 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 func (c *chaos) run() {
 	ctx, stop := context.WithCancel(c.t.Context())
 	var all sync.WaitGroup
-	for i, p := range c.ps {
+	for i := range c.ps {
 		for j := range 2 {
 			w := &worker{
-				chaos: c, p: p, who: fmt.Sprintf("%s%d", "abc"[i:i+1], j), client: 2*i + j,
+				chaos: c, things: c.things[i], who: fmt.Sprintf("%s%d", "abc"[i:i+1], j), client: 2*i + j,
 				rnd: rand.New(rand.NewPCG(c.seed, uint64(10*i+j+1))),
 			}
 			all.Go(func() { w.work(ctx) })
@@ -233,18 +265,23 @@ func (c *chaos) recovers() {
 	ctx, cancel := context.WithTimeout(c.t.Context(), progress)
 	defer cancel()
 	var all sync.WaitGroup
-	for _, p := range c.ps {
-		for _, name := range c.names {
+	for _, things := range c.things {
+		for _, what := range things {
 			all.Go(func() {
-				if err := p.Do(ctx, name, func(context.Context, *kvlock.Lock) error { return nil }); err != nil {
-					c.t.Errorf("Do after the faults = %v, want nil", err)
+				k, err := what.get(ctx)
+				if err == nil {
+					err = k.Release(ctx)
+				}
+				if err != nil {
+					c.t.Errorf("Lock and Release of %q after the faults = %v, want nil", what.name, err)
 				}
 			})
 		}
 	}
 	all.Wait()
 	time.Sleep(garbage)
-	if left := c.site.keys(""); len(left) > 0 {
+	limit := func(key string) bool { return key == "slot.pool" }
+	if left := slices.DeleteFunc(c.site.keys(""), limit); len(left) > 0 {
 		c.t.Errorf("keys left = %v, want none", left)
 	}
 }
@@ -252,7 +289,7 @@ func (c *chaos) recovers() {
 // A worker is one goroutine that takes locks and writes under them.
 type worker struct {
 	*chaos
-	p      *process
+	things []thing
 	who    string
 	client int
 	rnd    *rand.Rand
@@ -263,7 +300,7 @@ func (w *worker) within(d time.Duration) time.Duration { return time.Duration(w.
 // work takes locks and writes under them until ctx ends.
 func (w *worker) work(ctx context.Context) {
 	for ctx.Err() == nil {
-		name := w.names[w.rnd.IntN(len(w.names))]
+		what := w.things[w.rnd.IntN(len(w.things))]
 		take, cancel := context.WithCancel(ctx)
 		if w.rnd.IntN(2) == 0 {
 			take, cancel = context.WithTimeout(ctx, w.within(10*time.Second))
@@ -274,17 +311,17 @@ func (w *worker) work(ctx context.Context) {
 		var k *kvlock.Lock
 		var err error
 		if w.rnd.IntN(4) == 0 {
-			k, err = w.p.TryLock(take, name)
+			k, err = what.try(take)
 		} else {
-			k, err = w.p.Lock(take, name)
+			k, err = what.get(take)
 		}
-		w.record(call{span{who: w.who, name: name, from: since, to: time.Now()}, err == nil})
+		w.record(call{span{who: w.who, name: what.name, from: since, to: time.Now()}, err == nil})
 		cancel()
 		if err != nil {
 			time.Sleep(w.within(200 * time.Millisecond))
 			continue
 		}
-		w.linear.add(w.client, name, input{op: gains, token: k.Token()}, begun, true)
+		w.linear.add(w.client, k.Name(), input{op: gains, token: k.Token()}, begun, true)
 		w.hold(ctx, k)
 	}
 }
@@ -394,12 +431,15 @@ func (w *worker) justified(b *belief, at time.Time) {
 	}
 }
 
+// resource returns the key of what is written to under a hold.
+func resource(k *kvlock.Lock) string { return strings.ReplaceAll(k.Name(), "#", "/") }
+
 // raise raises the mark of the guarded resource.
 func (w *worker) raise(k *kvlock.Lock) bool {
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
 	defer cancel()
 	begun := w.linear.now()
-	err := w.guard.Raise(ctx, k.Name(), k.Token())
+	err := w.guard.Raise(ctx, resource(k), k.Token())
 	w.linear.write(w.client, k, begun, err)
 	return err == nil && k.Err() == nil
 }
@@ -412,7 +452,7 @@ func (w *worker) write(k *kvlock.Lock, h *natstest.Hold) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
 	defer cancel()
 	attempt, begun := h.Write(), w.linear.now()
-	revision, err := w.guard.Put(ctx, k.Name(), k.Token(), []byte("v"))
+	revision, err := w.guard.Put(ctx, resource(k), k.Token(), []byte("v"))
 	w.linear.write(w.client, k, begun, err)
 	switch {
 	case err == nil:

@@ -23,6 +23,9 @@ type witness struct {
 	seen []sighting // the witness's own until done is closed
 }
 
+// nameOf turns a key into the name of the lock or permit.
+var nameOf = strings.NewReplacer("lock.", "", "slot.", "", ".", "#")
+
 // A sighting is a record in the place of a lock, or a marker.
 type sighting struct {
 	name   string
@@ -40,7 +43,7 @@ func newWitness(t *testing.T, nc *nats.Conn) *witness {
 	w := &witness{b: b, stop: stop, done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		if err := b.Watch(ctx, w.see, func() {}, "lock.*"); !errors.Is(err, context.Canceled) {
+		if err := b.Watch(ctx, w.see, func() {}, "lock.*", "slot.*.*"); !errors.Is(err, context.Canceled) {
 			t.Errorf("Watch = %v", err)
 		}
 	}()
@@ -48,7 +51,7 @@ func newWitness(t *testing.T, nc *nats.Conn) *witness {
 }
 
 func (w *witness) see(e bucket.Entry) {
-	s := sighting{name: strings.TrimPrefix(e.Key, "lock."), at: e.Time, marker: e.Marker}
+	s := sighting{name: nameOf.Replace(e.Key), at: e.Time, marker: e.Marker}
 	if token, revoked := tokenOf(e.Value); !e.Marker && !revoked {
 		s.token = token
 	}
@@ -69,7 +72,11 @@ func tokenOf(record []byte) (token uint64, revoked bool) {
 func (w *witness) stands(name string, token uint64) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	e, err := w.b.Get(ctx, "lock."+name)
+	key := "lock." + name
+	if pool, number, ok := strings.Cut(name, "#"); ok {
+		key = "slot." + pool + "." + number
+	}
+	e, err := w.b.Get(ctx, key)
 	carried, _ := tokenOf(e.Value)
 	return err == nil && !e.Marker && (e.Revision == token || carried == token)
 }
