@@ -79,7 +79,7 @@ var mutants = []mutant{
 	},
 }
 
-// The test of the tests: the random faults find what is wrong with each mutant.
+// N83: the test of the tests. The random faults find what is wrong with each mutant.
 func TestRandomFaultsCatchEveryMutant(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the package once for each mutant")
