@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // ErrName reports a part or a site that there is not.
@@ -37,6 +38,7 @@ var parts = []part{
 	{"acquire", acquire, nil},
 	{"handover", handOvers, nil},
 	{"renew", renewals, nil},
+	{"claim", claims, []string{fileSite}},
 }
 
 // Parts returns the names that [Config] may have in Only.
@@ -73,7 +75,7 @@ type Config struct {
 
 // Run measures what c asks for, part by part, each on a server of its own. All of it
 // takes about five minutes; a part at a site takes less than 30 seconds, but for the
-// claims, which take two minutes.
+// claims, which take two minutes. None may take longer than five.
 //
 // It returns when all is measured, or with the first error: ctx's cause, what a
 // server answered, or a [*NameError] before anything was begun.
@@ -112,7 +114,13 @@ func (c *Config) sites(p part) []string {
 	}
 }
 
+// longest is how long one part may take at one site: far longer than on a machine that
+// has nothing else to do.
+const longest = 5 * time.Minute
+
 func (c *Config) measure(ctx context.Context, p part, name string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("not done after %v", longest))
+	defer cancel()
 	s, err := openSite(ctx, name, c.Server)
 	if err != nil {
 		return err
