@@ -152,14 +152,65 @@ func (a *Admin) Pause(ctx context.Context, partitions []string, opts ...VerbOpti
 	})
 }
 
-// Resume ends the pause of the partitions, and their quarantine.
+// Resume ends the pause of the partitions, and their quarantine; their failures are
+// forgotten then.
 func (a *Admin) Resume(ctx context.Context, partitions []string, opts ...VerbOption) error {
-	return a.do(ctx, "resume", verbOf(opts), func(s *settings, _ *reader) error {
+	err := a.do(ctx, "resume", verb{}, func(s *settings, _ *reader) error {
 		s.Paused = remove(s.Paused, partitions...)
 		return nil
-	}, partitions, func(r *reader) bool {
-		return !slices.ContainsFunc(partitions, func(name string) bool { return !r.alive(r.claims[name]) })
-	})
+	}, partitions, nil)
+	if err != nil {
+		return err
+	}
+	for _, name := range partitions {
+		if err = a.release(ctx, name); err != nil {
+			break
+		}
+	}
+	if err == nil && verbOf(opts).wait {
+		err = a.await(ctx, func(r *reader) bool {
+			return !slices.ContainsFunc(partitions, func(name string) bool { return !r.alive(r.claims[name]) })
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("claim: resume: %w", err)
+	}
+	return nil
+}
+
+// release ends the quarantine of a partition, by CAS on the claim of nobody. Whoever
+// is faster has ended it too.
+func (a *Admin) release(ctx context.Context, partition string) error {
+	enc, err := bucket.EncodeName(partition)
+	if err != nil {
+		return err
+	}
+	for {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		e, err := a.bucket.Get(try, claimKey(a.g, enc))
+		if err == nil {
+			old, bad := parseRecord(e)
+			if bad != nil || !old.Quarantined {
+				cancel()
+				return nil // there is nothing to end
+			}
+			next := old
+			next.Quarantined, next.Attempts, next.Error, next.Avoid = false, 0, "", ""
+			next.Nonce, next.Prev, next.By = bucket.Nonce(), old.Nonce, ""
+			next.Check, next.Batch = old.check(e.Revision), false
+			_, err = a.bucket.Write(try, bucket.Write{Key: e.Key, Last: e.Revision, Value: encode(next)})
+		}
+		cancel()
+		switch {
+		case err == nil, errors.Is(err, bucket.ErrNotFound):
+			return nil
+		case permanent(err), errors.Is(err, bucket.ErrFull):
+			return err
+		}
+		if cause := pause(ctx, 2*retryPause); cause != nil {
+			return fmt.Errorf("%w (%w)", cause, err)
+		}
+	}
 }
 
 // Cordon has the workers keep what they have and get nothing new but pins.

@@ -36,24 +36,27 @@ type Claimer struct {
 	window  chan struct{} // bounds how many claims are taken at once
 
 	slotsDone sync.WaitGroup
+	prepared  sync.WaitGroup // calls of Prepare
 
-	mu      sync.Mutex
-	handler Handler // not nil while Run runs
-	stopAt  time.Time
-	slots   map[string]*slot
-	running map[string]*Partition
-	hints   map[string]uint64
-	rescues map[string]uint64 // per partition to be taken without a plan: newest plan then
-	floors  map[string]uint64 // per partition: newest revision that this process gave away or lost
-	names   []string          // of the partitions, by index
-	index   map[string]int
-	setRev  uint64 // revision of the settings that names come from
-	set     settings
-	setAt   uint64 // the revision of set
-	plan    *plan.Plan
-	planAt  uint64 // its revision
-	planRev uint64 // the newest revision of the plan's key that was seen
-	planner int    // version of the planner that made the plan there
+	mu        sync.Mutex
+	handler   Handler // not nil while Run runs
+	stopAt    time.Time
+	slots     map[string]*slot
+	running   map[string]*Partition
+	busy      map[string]bool // partitions with a handler that has not returned
+	preparing map[string]*preparation
+	hints     map[string]uint64
+	rescues   map[string]uint64 // per partition to be taken without a plan: newest plan then
+	floors    map[string]uint64 // per partition: newest revision that this process gave away or lost
+	names     []string          // of the partitions, by index
+	index     map[string]int
+	setRev    uint64 // revision of the settings that names come from
+	set       settings
+	setAt     uint64 // the revision of set
+	plan      *plan.Plan
+	planAt    uint64 // its revision
+	planRev   uint64 // the newest revision of the plan's key that was seen
+	planner   int    // version of the planner that made the plan there
 
 	apart   time.Time // since when there is no session
 	joinErr error     // of the last try to get one
@@ -76,7 +79,7 @@ const takeWindow = 128
 func New(ctx context.Context, js jetstream.JetStream, group string, opts ...Option) (*Claimer, error) {
 	o := options{
 		ttl: bucket.DefaultTTL, renewals: bucket.DefaultRenewals, drain: DefaultDrainTimeout, weight: 1,
-		backoff: DefaultBackoff, maxBackoff: DefaultMaxBackoff, rejoin: -1, log: slog.New(slog.DiscardHandler),
+		backoff: DefaultBackoff, maxBackoff: DefaultMaxBackoff, rejoin: -1, quarantine: DefaultQuarantineAfter, log: slog.New(slog.DiscardHandler),
 	}
 	for _, opt := range opts {
 		if err := opt(&o); err != nil {
@@ -131,6 +134,7 @@ func New(ctx context.Context, js jetstream.JetStream, group string, opts ...Opti
 		window: make(chan struct{}, takeWindow),
 		slots:  make(map[string]*slot), running: make(map[string]*Partition),
 		hints: make(map[string]uint64), rescues: make(map[string]uint64), floors: make(map[string]uint64),
+		busy: make(map[string]bool), preparing: make(map[string]*preparation),
 	}
 	if err := c.setUp(ctx, want); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
@@ -207,8 +211,10 @@ func (c *Claimer) Run(ctx context.Context, handler Handler) error {
 	defer func() {
 		c.mu.Lock()
 		c.stopAt = time.Now() // no new slots from here on
+		c.withdraw()
 		c.mu.Unlock()
 		c.slotsDone.Wait()
+		c.prepared.Wait()
 		c.mu.Lock()
 		c.handler = nil
 		c.mu.Unlock()
@@ -250,6 +256,7 @@ func (c *Claimer) work(ctx context.Context, sess *session) error {
 	c.mu.Lock()
 	c.starved = time.Now()
 	c.mu.Unlock()
+	c.opts.trace.joined(sess.epoch)
 
 	rescued := make(chan struct{})
 	go func() {
@@ -273,6 +280,9 @@ func (c *Claimer) work(ctx context.Context, sess *session) error {
 	<-rescued
 	<-sess.stopped
 	c.wakeAll()
+	if cause := context.Cause(sess.ctx); errors.Is(cause, ErrSessionLost) {
+		c.opts.trace.sessionLost(cause)
+	}
 	return firstErr(failed, context.Cause(sess.ctx))
 }
 
@@ -281,6 +291,7 @@ func (c *Claimer) work(ctx context.Context, sess *session) error {
 func (c *Claimer) drain(sess *session) {
 	c.mu.Lock()
 	c.stopAt = time.Now()
+	c.withdraw()
 	c.mu.Unlock()
 	c.log.InfoContext(sess.ctx, "worker drains")
 	if !c.opts.restart {

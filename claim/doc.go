@@ -23,7 +23,8 @@
 // A process that was stopped and goes on does not know that its claim has ended
 // until it looks: what it then does to a resource that checks no token happens.
 // A handler that ignores the end of its context may overlap with the next owner's
-// after the session was lost. Deleting keys of the bucket by hand breaks the
+// after the session was lost. Who asks for [WithForceAfter] or [WithDegraded] gives
+// the first promise up, for the partitions and as far as these say. Deleting keys of the bucket by hand breaks the
 // first promise above. [Status] and [Claimer.Held] are for looking, not proof.
 //
 // # How it works
@@ -56,7 +57,10 @@
 //	slot.go       one partition: gaining the claim
 //	serve.go      one partition: running the handler and giving the claim away
 //	hold.go       writes under the claim's fence
+//	care.go       stalled and stuck handlers, quarantine, running without trust
+//	prepare.go    warming up for a partition that is about to come
 //	partition.go  what a handler sees
+//	trace.go      who is told what happens
 //	peer.go       hints between workers
 //	status.go     what the bucket says of a group
 //	settings.go   what operators say of a group

@@ -50,6 +50,10 @@ var (
 	// [Admin.Kick]. It comes with [ErrSessionLost].
 	ErrRevoked = errors.New("session was revoked")
 
+	// ErrStalled reports that the handler was given up because it made no progress;
+	// see [WithGiveUpStalled].
+	ErrStalled = errors.New("handler makes no progress")
+
 	// ErrFenced reports that another worker's claim on the partition was found,
 	// or that a write came after the hold had ended.
 	ErrFenced = errors.New("partition is claimed by another worker")
@@ -66,6 +70,10 @@ var (
 
 	// ErrPanic reports that a handler panicked. The error is a [*PanicError].
 	ErrPanic = errors.New("handler panicked")
+
+	// ErrDegraded reports a write while the store is away and the handler runs on all
+	// the same; see [WithDegraded].
+	ErrDegraded = errors.New("claim cannot be relied on now")
 
 	// ErrRunning reports a second concurrent Run of one claimer.
 	ErrRunning = errors.New("claimer is running already")

@@ -32,7 +32,7 @@ var (
 // plans are evidence of nothing.
 func (c *Claimer) follow(sess *session) error {
 	ctx := sess.ctx
-	for !sess.over() {
+	for !sess.ended() {
 		before, found, err := c.predecessor(ctx, sess)
 		switch {
 		case err != nil:
@@ -239,6 +239,7 @@ func (c *Claimer) accept(p *plan.Plan, revision uint64) {
 	}
 	c.plan, c.planAt, c.deferred = p, revision, nil
 	clear(c.rescues)
+	c.withdraw()
 	if sess == nil || c.handler == nil {
 		return
 	}
@@ -408,6 +409,23 @@ func (c *Claimer) setRunning(name string, p *Partition) {
 		return
 	}
 	c.running[name] = p
+}
+
+// setBusy notes whether a handler of the partition has yet to return.
+func (c *Claimer) setBusy(name string, busy bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if busy {
+		c.busy[name] = true
+	} else {
+		delete(c.busy, name)
+	}
+}
+
+func (c *Claimer) isBusy(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.busy[name]
 }
 
 func (c *Claimer) wakeAll() {

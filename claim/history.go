@@ -12,9 +12,11 @@ const maxLog = 8
 
 // How an owner's claim came to its end.
 const (
-	EndedMoved    = "moved"    // handed to the next owner
-	EndedReleased = "released" // given back
-	EndedDied     = "died"     // its owner's session was proven dead
+	EndedMoved       = "moved"       // handed to the next owner
+	EndedReleased    = "released"    // given back
+	EndedFailed      = "failed"      // given back because its handler made no progress
+	EndedQuarantined = "quarantined" // given back because its handler failed too often
+	EndedDied        = "died"        // its owner's session was proven dead
 )
 
 // past is an earlier owner of a partition.

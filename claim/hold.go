@@ -39,12 +39,18 @@ type hold struct {
 	saved   []byte            // that checkpoint
 	staged  []byte            // see Stage
 	isStage bool
+
+	// The slot's goroutine alone uses these.
+	failures int       // in a row
+	handed   time.Time // of the hand-over to this worker, by the server's clock; zero if it was none
+	asked    time.Time // when the handler was asked to drain; zero if none was
+	returned time.Time // when it returned then
 }
 
 func newHold(s *slot, sess *session, rev uint64, rec record) *hold {
 	h := &hold{
 		slot: s, sess: sess, token: rec.token(rev), plan: rec.Plan, layout: rec.Layout, rev: rev, record: rec, check: rec.check(rev),
-		busy: make(chan struct{}, 1), tried: make(map[string]record),
+		busy: make(chan struct{}, 1), tried: make(map[string]record), failures: rec.Attempts,
 	}
 	h.ctx, h.lose = context.WithCancelCause(sess.ctx)
 	return h
@@ -52,10 +58,18 @@ func newHold(s *slot, sess *session, rev uint64, rec record) *hold {
 
 // over returns why the hold has ended, or nil.
 func (h *hold) over() error {
-	if h.sess.over() {
+	if h.sess.ended() {
 		return context.Cause(h.sess.ctx)
 	}
 	return context.Cause(h.ctx)
+}
+
+// degraded returns ErrDegraded while the hold goes on without trust, or nil.
+func (h *hold) degraded() error {
+	if !h.slot.c.opts.degraded || h.sess.ended() || h.sess.left() > 0 {
+		return nil
+	}
+	return ErrDegraded
 }
 
 // lock waits until no other write of the hold is under way. The cause of ctx or
@@ -77,6 +91,7 @@ func (h *hold) unlock() { <-h.busy }
 func (h *hold) mine() record {
 	mine := h.record // it goes on: plan, layout and history are those of its beginning
 	mine.Owner, mine.Epoch, mine.Token = h.slot.c.id, h.sess.epoch, h.token
+	mine.Idle = nil
 	return mine
 }
 
@@ -132,7 +147,7 @@ func (h *hold) fenced(ctx context.Context, p *Partition, w bucket.Write) (uint64
 	}
 	w.Fence = h.slot.claimKey
 	for {
-		if err := firstErr(p.returned(), h.over(), context.Cause(ctx)); err != nil {
+		if err := firstErr(p.returned(), h.over(), h.degraded(), context.Cause(ctx)); err != nil {
 			return end(err)
 		}
 		if h.doubt {
@@ -185,13 +200,25 @@ func (h *hold) stored(ctx context.Context, w bucket.Write) (uint64, bool) {
 // or an earlier rewrite whose answer was lost and that gave the claim away. The
 // caller has the lock.
 func (h *hold) rewrite(ctx context.Context, want record, data []byte) (record, error) {
-	for {
+	for sent := false; ; sent = true {
 		if err := firstErr(h.over(), context.Cause(ctx)); err != nil {
 			return record{}, err
+		}
+		if err := h.degraded(); err != nil {
+			if want.Owner == h.slot.c.id || !sent {
+				return record{}, err
+			}
+			if err := h.pause(ctx); err != nil { // it was sent: until the outcome is known
+				return record{}, err
+			}
+			continue
 		}
 		next := want
 		next.Version, next.Nonce, next.Prev, next.By = recordVersion, bucket.Nonce(), h.record.Nonce, h.slot.c.id
 		next.Check, next.Batch = h.check, data != nil
+		if next.Owner != h.slot.c.id && !h.returned.IsZero() {
+			next.Idle = new(time.Since(h.returned).Microseconds())
+		}
 		writes := []bucket.Write{{Key: h.slot.claimKey, Last: h.rev, Value: encode(next)}}
 		if data != nil {
 			// The fence has to be read before the fencing key is written.

@@ -29,6 +29,7 @@ type owner struct {
 	layout      uint64 // see record
 	revision    uint64
 	quarantined bool
+	avoid       string // worker that has given it up
 }
 
 // input returns what the planner needs, with the workers in the order of their
@@ -62,6 +63,9 @@ func (s *state) input() plan.Input {
 	for i, name := range s.names {
 		p := plan.Partition{Name: name, Owner: plan.None, Target: plan.None}
 		o := s.claims[name]
+		if o.worker == "" {
+			p.Avoid = o.avoid
+		}
 		// A worker that came back under its id gets its own partitions back.
 		if w, live := index[o.worker]; live {
 			p.Owner = w
@@ -109,5 +113,8 @@ func (s *state) addAbsent(in *plan.Input, index map[string]int) {
 }
 
 func ownerOf(r record, revision uint64) owner {
-	return owner{worker: r.Owner, epoch: r.Epoch, token: r.token(revision), layout: r.Layout, revision: revision}
+	return owner{
+		worker: r.Owner, epoch: r.Epoch, token: r.token(revision), layout: r.Layout, revision: revision,
+		quarantined: r.Quarantined, avoid: r.Avoid,
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -203,4 +204,21 @@ func (g *group) confirmed(name string, token uint64, otherwise int) int {
 		return s.n
 	}
 	return otherwise
+}
+
+// lastBeat waits for the worker's next heartbeat and returns when it was sent.
+func (w *worker) lastBeat() time.Time {
+	w.g.t.Helper()
+	beat := make(chan time.Time, 100)
+	stop := w.link.HoldRequest(func(subject string) bool {
+		if strings.HasPrefix(subject, "$KV.tenure.member.orders.") {
+			select {
+			case beat <- time.Now():
+			default:
+			}
+		}
+		return false
+	})
+	defer stop()
+	return <-beat
 }

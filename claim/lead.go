@@ -152,7 +152,7 @@ func (l *leader) takeClaim(e bucket.Entry) {
 	before := l.claims[name]
 	l.claims[name] = ownerOf(r, e.Revision)
 	// What has moved may let others begin, or make room in the budget of moves.
-	if l.isReady && (before.worker != r.Owner || before.layout != r.Layout) && (l.more || l.c.waits()) {
+	if l.isReady && (before.worker != r.Owner || before.layout != r.Layout) && (l.more || l.c.waits()) || before.quarantined != r.Quarantined || before.avoid != r.Avoid {
 		l.change(leaveDebounce)
 	}
 }

@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"time"
@@ -46,6 +47,15 @@ type options struct {
 	idTimeout  time.Duration
 	assignment time.Duration
 	log        *slog.Logger
+
+	prepare      func(ctx context.Context, partition string) error
+	prepareLimit time.Duration
+	quarantine   int
+	force        time.Duration
+	stall        time.Duration
+	giveUp       bool
+	degraded     bool
+	trace        Trace
 }
 
 // WithBucket sets the bucket that the group lives in. Without it New opens the

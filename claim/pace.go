@@ -155,6 +155,7 @@ func (c *Claimer) vacate(ctx context.Context, key string, o owner, layout uint64
 	next := old.successor(e.Revision, EndedDied, plan.Waiting)
 	next.Version, next.Nonce, next.Prev, next.By = recordVersion, bucket.Nonce(), old.Nonce, c.id
 	next.Check, next.Layout, next.Attempts = old.check(e.Revision), layout, old.Attempts
+	next.Quarantined, next.Error = old.Quarantined, old.Error
 	_, err = c.bucket.Write(ctx, bucket.Write{Key: key, Last: e.Revision, Value: encode(next)})
 	return err
 }

@@ -3,6 +3,7 @@ package claim
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"tenure/kvlock/bucket"
@@ -30,6 +31,9 @@ type Partition struct {
 	done       chan struct{} // closed when the handler has returned
 	checkpoint []byte
 	attempts   int
+	began      time.Time
+	beat       atomic.Int64 // since then
+	stalled    atomic.Bool
 }
 
 // Group returns the name of the group.
@@ -88,7 +92,7 @@ func (p *Partition) returned() error {
 // writes of one partition are stored one after the other. A write whose answer
 // was lost is first made ineffective, then repeated, so a failed Save never
 // comes to light later over a newer one. The error is ctx's cause, or matches
-// [ErrFenced], [ErrSessionLost] or the cause of the handler's ctx. After an
+// [ErrFenced], [ErrSessionLost], [ErrDegraded] or the cause of the handler's ctx. After an
 // error the checkpoint is the one saved before, or data. Data may have up to
 // the server's max_payload less about 1 KiB, 1 MiB by default.
 func (p *Partition) Save(ctx context.Context, data []byte) error {

@@ -35,7 +35,7 @@ const (
 type message struct {
 	Op        string `json:"op"`
 	Partition string `json:"partition"`
-	Revision  uint64 `json:"revision,omitempty"`
+	Revision  uint64 `json:"revision,omitempty"` // of the claim; in an offer, of the plan
 }
 
 // subject is where the session with the given epoch listens. It names the epoch,
@@ -107,8 +107,10 @@ func (c *Claimer) hear(sess *session, m *nats.Msg) {
 		_ = m.Respond([]byte("pong")) // if it gets lost, it is asked again
 	case opOffer:
 		answer := "yes"
-		if stopping, _ := c.stopping(); stopping || sess.over() {
+		if stopping, _ := c.stopping(); stopping || sess.over() || c.isBusy(msg.Partition) {
 			answer = "no"
+		} else {
+			c.prepare(sess, msg.Partition, msg.Revision)
 		}
 		_ = m.Respond([]byte(answer)) // if it gets lost, it is asked again
 	case opYours, opYield:
@@ -124,11 +126,18 @@ func (c *Claimer) offer(ctx context.Context, worker string, epoch uint64, partit
 	}
 	ctx, cancel := context.WithTimeout(ctx, offerWait)
 	defer cancel()
-	m, err := c.bucket.JetStream().Conn().RequestWithContext(ctx, subject, encode(message{Op: opOffer, Partition: partition}))
+	_, plan, _ := c.followed(partition)
+	m, err := c.bucket.JetStream().Conn().RequestWithContext(ctx, subject, encode(message{Op: opOffer, Partition: partition, Revision: plan}))
 	if err != nil && !errors.Is(err, nats.ErrNoResponders) && !errors.Is(err, context.DeadlineExceeded) {
 		c.log.DebugContext(ctx, "offer", slog.String("partition", partition), slog.Any("err", err))
 	}
 	return err == nil && string(m.Data) == "yes"
+}
+
+// announce tells a session that it is about to be handed a partition, without asking.
+func (c *Claimer) announce(worker string, epoch uint64, partition string) {
+	_, plan, _ := c.followed(partition)
+	c.tell(worker, epoch, message{Op: opOffer, Partition: partition, Revision: plan})
 }
 
 // tell sends a hint.

@@ -104,6 +104,12 @@ type record struct {
 	Layout   uint64 `json:"layout,omitempty"` // revision of the list of partitions that its writer knew when the owner changed
 	Attempts int    `json:"attempts,omitempty"`
 
+	Stalled     bool   `json:"stalled,omitempty"`     // the owner's handler makes no progress
+	Quarantined bool   `json:"quarantined,omitempty"` // nobody owns it, nor may
+	Avoid       string `json:"avoid,omitempty"`       // worker that has given it up: it shall go to another
+	Error       string `json:"error,omitempty"`       // of the last failure, for people
+	Idle        *int64 `json:"idle,omitempty"`        // how long before the hand-over its handler had returned, in µs
+
 	// For people: since when the owner has it, why, and who had it before.
 	At  int64       `json:"at,omitempty"` // in milliseconds since 1970, by the clock of the writer
 	Why plan.Reason `json:"why,omitempty"`
@@ -130,7 +136,7 @@ func (r record) check(revision uint64) uint64 {
 func parseRecord(e bucket.Entry) (record, error) {
 	r, err := parse[record](e)
 	if err != nil || r.Version != recordVersion || (r.Owner == "") != (r.Epoch == 0) ||
-		r.Token > e.Revision || r.Epoch > e.Revision || r.Attempts < 0 || len(r.Log) > maxLog {
+		r.Token > e.Revision || r.Epoch > e.Revision || r.Attempts < 0 || r.Quarantined && r.Owner != "" || len(r.Log) > maxLog {
 		return r, fmt.Errorf("key %q: %w", e.Key, errRecord)
 	}
 	return r, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"tenure/kvlock/bucket"
@@ -20,6 +21,7 @@ const stuckEvery = 10 * time.Second
 func (s *slot) serve(h *hold, handler Handler) {
 	c := s.c
 	log := c.log.With(slog.String("partition", s.name), slog.Uint64("token", h.token))
+	defer s.outlive(log)
 	defer func() {
 		h.busy <- struct{}{} // what the handler left running has noticed that it is over
 		c.setFloor(s.name, h.rev)
@@ -29,37 +31,77 @@ func (s *slot) serve(h *hold, handler Handler) {
 		return
 	}
 	log.InfoContext(h.ctx, "partition gained")
-	failures := 0
+	c.opts.trace.gained(h)
 	for {
 		if s.verdict(h).do != keep && s.give(h, log) {
 			return // it was gained only to be passed on
 		}
-		began := time.Now()
-		p, result := s.start(h, handler, failures)
-		err, drained := s.attend(p, result, log)
+		c.awaitPrepared(h.ctx, s.name)
+		p, result := s.start(h, handler)
+		end := s.attend(p, result, log)
+		if h.failures > 0 && (p.lasted() > c.opts.maxBackoff || end.err == nil && !end.stalled && s.left == nil) {
+			h.failures = 0
+		}
 		var backoff time.Duration // 0 means: do not run again
 		switch {
 		case h.over() != nil:
-		case err == nil && !drained:
+		case end.stalled:
+			h.failures++
+			backoff = s.c.opts.pauseAfter(h.failures)
+			if s.verdict(h).do == keep && s.giveUp(h, ErrStalled, log) {
+				return
+			}
+		case end.err == nil && !end.drained:
 			log.InfoContext(h.ctx, "handler has finished")
-		case drained:
-			if err != nil {
-				log.WarnContext(h.ctx, "handler failed while it drained", slog.Any("err", err))
+		case end.drained:
+			if end.err != nil {
+				log.WarnContext(h.ctx, "handler failed while it drained", slog.Any("err", end.err))
 			}
 			backoff = time.Nanosecond
 		default:
-			if time.Since(began) > s.c.opts.maxBackoff {
-				failures = 0
+			h.failures++
+			backoff = s.c.opts.pauseAfter(h.failures)
+			if s.spoiled(h.failures) {
+				backoff = 0
 			}
-			failures++
-			backoff = s.c.opts.pauseAfter(failures)
-			log.WarnContext(h.ctx, "handler failed", slog.Any("err", err), slog.Int("attempts", failures), slog.Duration("again_in", backoff))
-			s.count(h, failures)
+			log.WarnContext(h.ctx, "handler failed", slog.Any("err", end.err), slog.Int("attempts", h.failures), slog.Duration("again_in", backoff))
+			c.opts.trace.failed(h, end.err, backoff)
+			if backoff == 0 && s.giveUp(h, end.err, log) {
+				return
+			}
+			backoff = s.c.opts.pauseAfter(h.failures)
+			s.count(h, end.err)
 		}
 		if s.wait(h, backoff, log) {
 			return
 		}
 	}
+}
+
+// spoiled reports whether so many failures in a row mean quarantine.
+func (s *slot) spoiled(failures int) bool {
+	return s.c.opts.quarantine > 0 && failures >= s.c.opts.quarantine
+}
+
+// outlive waits for a handler that was overrun, when its claim is over.
+func (s *slot) outlive(log *slog.Logger) {
+	stuck := time.NewTicker(stuckEvery)
+	defer stuck.Stop()
+	for s.left != nil {
+		select {
+		case <-s.left:
+			s.leave()
+			log.Info("handler that was overrun has returned")
+		case <-stuck.C:
+			log.Error("handler that was overrun does not return")
+		}
+	}
+}
+
+// leave notes that the handler which was overrun has returned.
+func (s *slot) leave() {
+	s.left = nil
+	s.c.setBusy(s.name, false)
 }
 
 // wait keeps the claim while no handler runs. It reports true when the hold is
@@ -69,11 +111,13 @@ func (s *slot) wait(h *hold, backoff time.Duration, log *slog.Logger) bool {
 	end, judge := newAlarm(), newAlarm()
 	defer end.Stop()
 	defer judge.Stop()
-	end.set(backoff)
+	if s.left == nil {
+		end.set(backoff)
+	}
 	silent := 0 // offers without an answer
 	for {
 		if err := h.over(); err != nil {
-			log.WarnContext(h.ctx, "partition lost", slog.Any("err", err))
+			s.lost(h, err, log)
 			return true
 		}
 		v := s.verdict(h)
@@ -89,10 +133,19 @@ func (s *slot) wait(h *hold, backoff time.Duration, log *slog.Logger) bool {
 		case <-s.wake:
 		case <-judge.C:
 		case <-h.ctx.Done():
+		case <-s.left:
+			s.leave()
+			end.set(backoff)
 		case <-end.C:
 			return false
 		}
 	}
+}
+
+// lost reports that the claim has ended against the will of this worker.
+func (s *slot) lost(h *hold, cause error, log *slog.Logger) {
+	log.WarnContext(h.ctx, "partition lost", slog.Any("err", cause))
+	s.c.opts.trace.lost(h, cause)
 }
 
 // load reads the newest checkpoint. It was stored before the claim that this
@@ -102,6 +155,7 @@ func (s *slot) load(h *hold) bool {
 	for h.over() == nil {
 		e, err := s.read(h.sess, s.checkKey)
 		switch {
+		case h.degraded() != nil: // nothing is begun without trust
 		case err == nil && e.Revision >= h.check:
 			if !e.Marker {
 				h.check, h.saved = e.Revision, e.Value
@@ -116,9 +170,9 @@ func (s *slot) load(h *hold) bool {
 }
 
 // start calls the handler in a goroutine of its own.
-func (s *slot) start(h *hold, handler Handler, failures int) (*Partition, <-chan error) {
+func (s *slot) start(h *hold, handler Handler) (*Partition, <-chan error) {
 	p := &Partition{
-		hold: h, draining: make(chan struct{}), done: make(chan struct{}), attempts: failures,
+		hold: h, draining: make(chan struct{}), done: make(chan struct{}), attempts: h.failures, began: time.Now(),
 	}
 	// What an earlier call staged is newer than what was saved: it will be stored
 	// with the hand-over, so this call goes on from there.
@@ -133,6 +187,11 @@ func (s *slot) start(h *hold, handler Handler, failures int) (*Partition, <-chan
 	}
 	p.ctx, p.end = context.WithCancelCause(h.ctx)
 	s.c.setRunning(s.name, p)
+	s.c.setBusy(s.name, true)
+	if !h.handed.IsZero() {
+		s.c.opts.trace.moved(h, max(0, time.Since(h.handed)+time.Duration(*h.record.Idle)*time.Microsecond))
+		h.handed = time.Time{}
+	}
 	result := make(chan error, 1)
 	go func() {
 		err := errors.New("handler ended its goroutine") // runtime.Goexit
@@ -147,57 +206,108 @@ func (s *slot) start(h *hold, handler Handler, failures int) (*Partition, <-chan
 	return p, result
 }
 
+// An ending is how a handler came to its end.
+type ending struct {
+	err     error
+	drained bool // it was asked to drain
+	stalled bool // it was cancelled because it made no progress
+}
+
 // attend watches over the running handler until it has returned: it asks it to
-// drain when the plan or the claimer's end says so, and cancels it when it takes
-// too long. It returns the handler's error and whether it was asked to drain.
-func (s *slot) attend(p *Partition, result <-chan error, log *slog.Logger) (err error, drained bool) {
-	h := p.hold
+// drain when the plan or the claimer's end says so, cancels it when it takes too
+// long, and looks whether it makes progress. It returns early, and leaves the result
+// to s.left, if the handler is to be overrun; the Partition is of no use then.
+func (s *slot) attend(p *Partition, result <-chan error, log *slog.Logger) (end ending) {
+	h, opts := p.hold, &s.c.opts
 	cause := ErrReturned
+	h.asked, h.returned = time.Time{}, time.Time{}
 	defer func() {
 		close(p.done)
 		p.end(cause)
 		s.c.setRunning(s.name, nil)
+		if s.left == nil {
+			s.c.setBusy(s.name, false)
+		}
+		if end.drained {
+			h.returned = time.Now()
+		}
 	}()
-	deadline, judge, stuck := newAlarm(), newAlarm(), newAlarm()
-	defer deadline.Stop()
-	defer judge.Stop()
-	defer stuck.Stop()
+	deadline, judge, stuck, force, stall := newAlarm(), newAlarm(), newAlarm(), newAlarm(), newAlarm()
+	for _, a := range []alarm{deadline, judge, stuck, force, stall} {
+		defer a.Stop()
+	}
+	stall.set(opts.stall)
 	ended := h.ctx.Done()
 	silent := 0 // offers without an answer
 	for {
-		if !drained && h.ctx.Err() == nil {
+		if !end.drained && h.ctx.Err() == nil {
 			switch v := s.verdict(h); v.do {
 			case keep:
 				judge.set(v.wait)
 			case move:
-				// Who leaves need not know yet who is next.
-				if !errors.Is(v.why, ErrStopped) && !s.c.offer(h.ctx, v.worker, v.epoch, s.name) {
+				// Who leaves need not know yet who is next, who may prepare all the same.
+				if errors.Is(v.why, ErrStopped) {
+					s.c.announce(v.worker, v.epoch, s.name)
+				} else if !s.c.offer(h.ctx, v.worker, v.epoch, s.name) {
 					judge.set(offerPause(silent))
 					silent++
 					break
 				}
 				fallthrough
 			case release:
-				cause, drained = v.why, true
+				cause, end.drained = v.why, true
+				h.asked = time.Now()
 				close(p.draining)
-				deadline.set(max(s.c.opts.drain, time.Nanosecond))
+				deadline.set(max(opts.drain, time.Nanosecond))
+				stall.set(0)
 				log.DebugContext(h.ctx, "partition drains", slog.String("to", v.worker))
+				opts.trace.draining(h, v.why)
 			}
 		}
+		if p.stalled.Load() && p.silent() < opts.stall && !end.stalled {
+			p.stalled.Store(false)
+			log.InfoContext(h.ctx, "handler makes progress again")
+			go h.mark(p)
+			stall.set(opts.stall - p.silent())
+		}
 		select {
-		case err = <-result:
-			return err, drained
+		case end.err = <-result:
+			return end
 		case <-s.wake:
 		case <-judge.C:
 		case <-deadline.C:
-			log.WarnContext(h.ctx, "handler did not drain in time, cancelling it", slog.Duration("after", s.c.opts.drain))
+			log.WarnContext(h.ctx, "handler did not drain in time, cancelling it", slog.Duration("after", opts.drain))
 			p.end(ErrDrainDeadline)
 			stuck.set(stuckEvery)
+			force.set(opts.force)
+		case <-stall.C:
+			silent := p.silent()
+			switch {
+			case silent < opts.stall:
+				stall.set(opts.stall - silent)
+			default:
+				log.WarnContext(h.ctx, "handler makes no progress", slog.Duration("since", silent), slog.Bool("given_up", opts.giveUp))
+				p.stalled.Store(true)
+				go h.mark(p)
+				opts.trace.stalled(h, silent)
+				if opts.giveUp {
+					end.stalled = true
+					p.end(ErrStalled)
+					stuck.set(stuckEvery)
+					force.set(opts.force)
+				}
+			}
+		case <-force.C:
+			log.ErrorContext(h.ctx, "handler is overrun: its partition is given away while it runs", slog.Any("err", context.Cause(p.ctx)))
+			s.left = result
+			opts.trace.overrun(h)
+			return end
 		case <-ended:
 			ended = nil
 			stuck.set(stuckEvery)
 		case <-stuck.C:
 			log.ErrorContext(h.ctx, "handler does not return though its context has ended", slog.Any("err", context.Cause(p.ctx)))
+			opts.trace.stuck(h, context.Cause(p.ctx))
 			stuck.set(stuckEvery)
 		}
 	}
@@ -220,15 +330,25 @@ func (a alarm) set(d time.Duration) {
 	}
 }
 
-// count stores how often the handler has failed, for people to see.
-func (s *slot) count(h *hold, failures int) {
+// count stores how often the handler has failed, and how, for people to see.
+func (s *slot) count(h *hold, err error) {
 	if h.lock(h.ctx) != nil {
 		return
 	}
 	defer h.unlock()
 	rec := h.mine()
-	rec.Attempts = failures
+	rec.Attempts, rec.Error, rec.Stalled = h.failures, short(err), false
 	_, _ = h.rewrite(h.ctx, rec, nil) // the caller asks the hold
+}
+
+// short returns the text of an error, cut to what a claim record has room for.
+func short(err error) string {
+	const most = 200
+	text := strings.ToValidUTF8(err.Error(), "?")
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
 }
 
 // An action is what should become of a held claim.
@@ -298,21 +418,50 @@ func (s *slot) give(h *hold, log *slog.Logger) bool {
 	case v.do == move && !errors.Is(v.why, ErrStopped):
 		return false // nobody there: run on and try again later
 	}
-	if h.lock(h.ctx) != nil {
-		return true
-	}
-	defer h.unlock()
-	var data []byte
-	if h.isStage {
-		data = h.staged
-	}
 	end := EndedMoved
 	if to.Owner == "" {
 		end = EndedReleased
 	}
+	return s.part(h, to, end, log)
+}
+
+// giveUp gives the claim back after a failure of the handler, into quarantine if it
+// was one too many, and reports false if the claim is to be kept after all.
+func (s *slot) giveUp(h *hold, err error, log *slog.Logger) bool {
+	to := record{Avoid: s.c.id, Error: short(err)}
+	if to.Quarantined = s.spoiled(h.failures); !to.Quarantined {
+		return s.part(h, to, EndedFailed, log)
+	}
+	gone := s.part(h, to, EndedQuarantined, log)
+	if gone && h.over() == nil {
+		log.ErrorContext(h.ctx, "partition is in quarantine", slog.Int("attempts", h.failures), slog.Any("err", err))
+		s.c.opts.trace.quarantined(s.name, h.failures, err)
+	}
+	return gone
+}
+
+// part makes the write that ends the hold: to says who shall own the partition and
+// what the failure was, if it was one. It reports false if nothing can be sent now.
+func (s *slot) part(h *hold, to record, end string, log *slog.Logger) bool {
+	if h.lock(h.ctx) != nil {
+		return true
+	}
+	defer h.unlock()
+	if h.degraded() != nil {
+		if stopping, _ := s.c.stopping(); stopping {
+			h.lose(fmt.Errorf("%w: the store is away", ErrStopped)) // the claim ends with the session
+			return true
+		}
+		return false
+	}
+	var data []byte
+	if h.isStage {
+		data = h.staged
+	}
 	why, planned, layout := s.c.followed(s.name)
 	next := h.record.successor(h.rev, end, why)
-	next.Owner, next.Epoch, next.Attempts, next.Plan, next.Layout = to.Owner, to.Epoch, h.record.Attempts, planned, layout
+	next.Owner, next.Epoch, next.Attempts, next.Plan, next.Layout = to.Owner, to.Epoch, h.failures, planned, layout
+	next.Avoid, next.Error, next.Quarantined = to.Avoid, to.Error, to.Quarantined
 	stands, err := h.rewrite(h.ctx, next, data)
 	switch {
 	case err != nil && h.over() == nil:
@@ -320,13 +469,16 @@ func (s *slot) give(h *hold, log *slog.Logger) bool {
 		// room). The claim ends with the session.
 		log.ErrorContext(h.ctx, "partition could not be handed over", slog.Any("err", err))
 		h.lose(fmt.Errorf("%w: it could not be handed over: %w", ErrStopped, err))
+		s.c.opts.trace.lost(h, err)
 	case err != nil:
-		log.WarnContext(h.ctx, "partition lost", slog.Any("err", err))
+		s.lost(h, err, log)
 	case stands.Owner != "":
 		s.c.tell(stands.Owner, stands.Epoch, message{Op: opYours, Partition: s.name, Revision: h.rev})
 		log.InfoContext(h.ctx, "partition handed over", slog.String("to", stands.Owner), slog.Uint64("revision", h.rev))
+		s.c.opts.trace.handedOver(h, stands.Owner)
 	default:
 		log.InfoContext(h.ctx, "partition given back", slog.Uint64("revision", h.rev))
+		s.c.opts.trace.handedOver(h, "")
 	}
 	return true
 }

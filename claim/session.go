@@ -43,6 +43,7 @@ type session struct {
 	sentAt time.Time // of the heartbeat that the trust comes from
 	back   time.Time // when heartbeats were confirmed again after an outage
 	last   uint64    // newest own revision known to be stored
+	blind  bool      // trust has ended and the session goes on; see WithDegraded
 }
 
 // join begins a session: it waits until the bucket is open for use and nobody
@@ -206,8 +207,9 @@ func (s *session) timeout() time.Duration {
 	return s.c.lease.Timeout(s.trust)
 }
 
-// over reports that the session must not be relied on any more, and ends it if
-// that was not noticed yet: no timer has to have fired.
+// over reports that the session must not be relied on now, and ends it if that was
+// not noticed yet: no timer has to have fired. One that may go on without trust is
+// not ended.
 func (s *session) over() bool {
 	if s == nil || s.ctx.Err() != nil {
 		return true
@@ -215,8 +217,25 @@ func (s *session) over() bool {
 	if s.left() > 0 {
 		return false
 	}
+	if s.c.opts.degraded {
+		s.mu.Lock()
+		first := !s.blind && !s.fresh()
+		s.blind = s.blind || first
+		s.mu.Unlock()
+		if first {
+			s.c.log.WarnContext(s.ctx, "store is away, going on without trust")
+			s.c.opts.trace.degraded(true)
+		}
+		return true
+	}
 	s.lose(silent(s.c.lease.TTL-s.c.lease.Margin), nil)
 	return true
+}
+
+// ended reports whether the session has ended, and notices it if trust has.
+func (s *session) ended() bool {
+	s.over()
+	return s == nil || s.ctx.Err() != nil
 }
 
 func (s *session) lose(reason string, err error) {
@@ -240,15 +259,17 @@ func (s *session) keep() {
 		case <-s.ctx.Done():
 			return
 		case <-expiry.C:
-			if s.over() {
+			if s.ended() {
 				return
 			}
-			expiry.Reset(s.left())
+			if left := s.left(); left > 0 {
+				expiry.Reset(left)
+			}
 			continue
 		case <-next.C:
 		case <-s.changed:
 		}
-		if s.over() {
+		if s.ended() {
 			return
 		}
 		began := time.Now()
@@ -261,7 +282,9 @@ func (s *session) keep() {
 			due = time.Now().Add(retryPause)
 		}
 		next.Reset(time.Until(due))
-		expiry.Reset(s.left())
+		if left := s.left(); left > 0 {
+			expiry.Reset(left)
+		}
 	}
 }
 
@@ -295,6 +318,10 @@ func (s *session) beat() bool {
 	ctx, cancel = context.WithTimeout(s.ctx, limit)
 	defer cancel()
 	e, err := s.c.bucket.Get(ctx, s.key)
+	if errors.Is(err, bucket.ErrNotFound) && s.isBlind() {
+		s.lose("its key has expired while the store was away", nil)
+		return false
+	}
 	if err != nil || e.Revision <= last {
 		// Absent or older than what was confirmed: no evidence. But that is also
 		// what a bucket made anew looks like.
@@ -327,15 +354,25 @@ func (s *session) beat() bool {
 // seen the key gone in between.
 func (s *session) confirm(revision uint64, sent time.Time, before bucket.Trust) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.last = revision
-	if before.Left() <= 0 && !s.fresh() {
+	blind := s.blind
+	// A session that goes on without trust has proof here that its key was there all
+	// the time, and no certificate: the heartbeat expected its own last one.
+	if before.Left() <= 0 && !s.fresh() && !blind {
+		s.mu.Unlock()
 		return false
 	}
+	s.blind = false
 	if s.late(sent) {
 		s.back = time.Now()
 	}
 	s.trust, s.sentAt = s.c.lease.Trust(sent), sent
+	s.mu.Unlock()
+	if blind {
+		s.c.log.InfoContext(s.ctx, "store is back, session is trusted again")
+		s.c.opts.trace.degraded(false)
+		s.c.wakeAll()
+	}
 	return true
 }
 
@@ -354,6 +391,12 @@ func (s *session) outage() time.Time {
 		return now
 	}
 	return s.back
+}
+
+func (s *session) isBlind() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.blind
 }
 
 // fresh reports whether no heartbeat was trusted yet; mu is held.

@@ -25,6 +25,7 @@ type slot struct {
 	claimKey string
 	checkKey string
 	wake     chan struct{} // holds one: look at the plan again
+	left     <-chan error  // result of a handler that was overrun and still runs; nil if there is none
 }
 
 // signal wakes the slot's goroutine.
@@ -116,15 +117,23 @@ func (s *slot) gain(sess *session, polled bool) (h *hold, concerned bool) {
 			if e.Revision <= s.c.floor(s.name) {
 				return nil, true
 			}
-			return s.hold(sess, e.Revision, rec), true
+			h = s.hold(sess, e.Revision, rec)
+			if rec.By != s.c.id && rec.Idle != nil {
+				h.handed = e.Time
+			}
+			return h, true
 		case !want:
 			return nil, false // the hint was late
-		case s.c.rescuing(s.name) != 0 && (rec.Owner == "" && s.c.behind(rec) || rec.Owner != "" && !s.c.ended(sess.ctx, rec.Owner, rec.Epoch)):
+		case s.c.rescuing(s.name) != 0 && (rec.Owner == "" && (s.c.behind(rec) || rec.Quarantined) || rec.Owner != "" && !s.c.ended(sess.ctx, rec.Owner, rec.Epoch)):
 			s.c.giveUp(s.name) // somebody's, or to be somebody's
 			return nil, false
 		case rec.Owner == "" && s.c.behind(rec):
 			// It was given back by a plan or settings that this worker has not seen yet.
 			return nil, true
+		case rec.Quarantined:
+			return nil, true // the plan will say so
+		case rec.Avoid == s.c.id && time.Since(time.UnixMilli(rec.At)) < max(2*pollPause, s.c.opts.pauseAfter(rec.Attempts)):
+			return nil, true // the plan will give it to another worker, if there is one
 		case rec.Owner != "" && !s.c.ended(sess.ctx, rec.Owner, rec.Epoch):
 			s.c.tell(rec.Owner, rec.Epoch, message{Op: opYield, Partition: s.name, Revision: e.Revision})
 			return nil, true

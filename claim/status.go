@@ -16,6 +16,7 @@ import (
 // States of a partition.
 const (
 	StateRunning     = "running"     // owned, and the plan leaves it there
+	StateStalled     = "stalled"     // the same, and its handler makes no progress
 	StateDraining    = "draining"    // owned by a worker that leaves
 	StateMoving      = "moving"      // owned, and the plan gives it to another
 	StateOrphan      = "orphan"      // its owner has ended; nobody has taken it yet
@@ -37,10 +38,11 @@ type Status struct {
 // PartitionStatus says who owns a partition.
 type PartitionStatus struct {
 	Name     string `json:"name"`
-	Worker   string `json:"worker"` // empty if nobody owns it
-	Token    uint64 `json:"token"`  // 0 if nobody owns it
-	State    string `json:"state"`  // one of the States
-	Attempts int    `json:"attempts"`
+	Worker   string `json:"worker"`          // empty if nobody owns it
+	Token    uint64 `json:"token"`           // 0 if nobody owns it
+	State    string `json:"state"`           // one of the States
+	Attempts int    `json:"attempts"`        // failures in a row
+	Error    string `json:"error,omitempty"` // the last of them
 }
 
 // WorkerStatus says what a live worker has.
@@ -232,13 +234,9 @@ func (r *reader) status() Status {
 // gives it to.
 func (r *reader) partition(p *plan.Plan, i int, name string) (s PartitionStatus, target string) {
 	claim := r.claims[name]
-	s = PartitionStatus{Name: name, State: StateUnassigned, Attempts: claim.Attempts}
-	why := plan.Kept
-	if p != nil {
-		why = p.Why[i]
-		if w := p.Assign[i]; w >= 0 {
-			target = p.Workers[w].ID
-		}
+	s = PartitionStatus{Name: name, State: StateUnassigned, Attempts: claim.Attempts, Error: claim.Error}
+	if p != nil && p.Assign[i] >= 0 {
+		target = p.Workers[p.Assign[i]].ID
 	}
 	switch {
 	case r.alive(claim):
@@ -250,10 +248,12 @@ func (r *reader) partition(p *plan.Plan, i int, name string) (s PartitionStatus,
 			s.State = StateDraining
 		case p != nil && target != claim.Owner:
 			s.State = StateMoving
+		case claim.Stalled:
+			s.State = StateStalled
 		}
 	case contains(r.set.Paused, name):
 		s.State = StatePaused
-	case p != nil && why == plan.Quarantined:
+	case claim.Quarantined:
 		s.State = StateQuarantined
 	case claim.Owner != "":
 		s.State = StateOrphan

@@ -37,6 +37,10 @@ type Partition struct {
 	// then, and is no load.
 	Waiting bool
 
+	// Avoid is the ID of the worker that has given it up, or empty: without an
+	// owner it goes to another one that has room, if there is one.
+	Avoid string
+
 	// Cooling says that moving it failed a short time ago: it stays with its
 	// owner, even a draining one. It has no effect on an orphan.
 	Cooling bool

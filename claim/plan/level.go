@@ -3,7 +3,7 @@ package plan
 import "math/bits"
 
 // level moves partitions from the most to the least loaded worker while that
-// strictly lowers the sum of load²/weight (rule 6).
+// strictly lowers the sum of load²/weight (rule 7).
 //
 // If all partitions weigh the same this ends at the least possible sum, since
 // the sum is convex in each load, and with the fewest moves: each one takes

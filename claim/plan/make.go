@@ -27,11 +27,12 @@ type Result struct {
 //  3. A pinned partition goes where it is pinned to, also if that worker is
 //     cordoned. If that worker is absent, draining or full, the partition is
 //     treated as if it had no pin.
-//  4. A worker above its capacity gives up what it has too much.
-//  5. What must leave its worker, then orphans, then what leaves a draining
+//  4. A partition that its owner has given up goes to another worker.
+//  5. A worker above its capacity gives up what it has too much.
+//  6. What must leave its worker, then orphans, then what leaves a draining
 //     worker, go to the least loaded worker that has room. If nobody has, the
 //     last stay where they are and the others are unassigned.
-//  6. The loads are levelled as [Policy] wants.
+//  7. The loads are levelled as [Policy] wants.
 func Make(in Input) Result {
 	p := newPlanner(&in)
 	p.fix()
@@ -56,7 +57,7 @@ const (
 
 // A planner is one run of Make.
 //
-// A partition that is fixed (rules 1 to 3) only counts as load. Each other one
+// A partition that is fixed (rules 1 to 4) only counts as load. Each other one
 // that has a worker lies on one of the worker's stacks, one stack per weight,
 // so that "which of them leaves" is a pop.
 type planner struct {
@@ -167,7 +168,7 @@ func (p *planner) spread() {
 	}
 }
 
-// fix decides what rules 1 to 3 decide, and finds out where all others are.
+// fix decides what rules 1 to 4 decide, and finds out where all others are.
 func (p *planner) fix() {
 	pins := false
 	for i := range p.in.Partitions {
@@ -196,6 +197,55 @@ func (p *planner) fix() {
 	}
 	if pins {
 		p.fixPins()
+	}
+	if slices.ContainsFunc(p.in.Partitions, func(part Partition) bool { return part.Avoid != "" }) {
+		p.fixAvoided()
+	}
+}
+
+// fixAvoided seats the partitions that were given up: where the previous plan put
+// them, if that was elsewhere, or else where the load is the least.
+func (p *planner) fixAvoided() {
+	load, count := make([]int64, len(p.workers)), make([]int, len(p.workers))
+	for w := range p.workers {
+		load[w], count[w] = p.workers[w].load, p.workers[w].count
+	}
+	for i, w := range p.base {
+		if p.why[i] == undecided && w != None {
+			load[w] += p.weights[p.kind[i]]
+			count[w]++
+		}
+	}
+	for _, at := range p.order {
+		i := at.index
+		part := &p.in.Partitions[i]
+		if part.Avoid == "" || p.why[i] != undecided || p.owner[i] != None {
+			continue
+		}
+		before, to := p.base[i], None
+		if before != None {
+			load[before] -= p.weights[p.kind[i]]
+			count[before]--
+		}
+		for _, at := range p.ranked {
+			w := at.index
+			s := &p.workers[w]
+			switch {
+			case !s.open || count[w] >= s.capacity || p.in.Workers[w].ID == part.Avoid:
+			case to == before && to != None:
+			case to == None || w == before || load[w]*p.workers[to].weight < load[to]*s.weight:
+				to = w
+			}
+		}
+		if to == None {
+			to = before
+		} else {
+			p.hold(i, to, Elsewhere)
+		}
+		if to != None {
+			load[to] += p.weights[p.kind[i]]
+			count[to]++
+		}
 	}
 }
 

@@ -93,6 +93,37 @@ func TestEveryPartitionSaysWhereItGoesAndWhy(t *testing.T) {
 			want: []string{"0:- unassigned: paused", "1:- unassigned: quarantined", "2:a kept", "3:b kept"},
 		},
 		{
+			// C6
+			name: "what was given up goes to another worker, and others for it",
+			parts: func() []plan.Partition {
+				p := numbered(-1, 0, 1, 1)
+				p[0].Avoid, p[0].Target = "a", 0
+				return p
+			}(),
+			crew: crew(2), moves: 1,
+			want: []string{"0:b placed: another worker has given it up", "1:a kept", "2:a balanced: another worker had too little", "3:b kept"},
+		},
+		{
+			name: "what was given up stays where the plan has put it then",
+			parts: func() []plan.Partition {
+				p := numbered(-1, 0, 1, 2, 2)
+				p[0].Avoid, p[0].Target = "a", 2
+				return p
+			}(),
+			crew: crew(3), moves: 1,
+			want: []string{"0:c placed: another worker has given it up", "1:a kept", "2:b kept", "3:b balanced: another worker had too little", "4:c kept"},
+		},
+		{
+			name: "what was given up goes back if there is nobody else",
+			parts: func() []plan.Partition {
+				p := numbered(-1, 0)
+				p[0].Avoid = "a"
+				return p
+			}(),
+			crew: crew(1),
+			want: []string{"0:a placed: it had no owner", "1:a kept"},
+		},
+		{
 			name: "a pin wins over balance",
 			parts: func() []plan.Partition {
 				p := numbered(0, 0, 1)

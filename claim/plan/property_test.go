@@ -319,7 +319,7 @@ func TestNoSingleMoveWouldImproveThePlan(t *testing.T) {
 		least := cost(in, load)
 		for i, from := range r.Assign {
 			switch r.Reason[i] {
-			case plan.Pinned, plan.Cooling, plan.DrainWaits, plan.Cordoned:
+			case plan.Pinned, plan.Cooling, plan.DrainWaits, plan.Cordoned, plan.Elsewhere:
 				continue
 			}
 			if from == plan.None || in.Workers[from].Cordoned {
@@ -411,4 +411,50 @@ func TestPausedPartitionsAreNoLoad(t *testing.T) {
 			t.Fatalf("Assign = %v without the paused ones, want %v", got, want)
 		}
 	})
+}
+
+// C6
+func TestWhatWasGivenUpGoesElsewhereIfAnybodyHasRoom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := group(t)
+		for i := range in.Partitions {
+			if rapid.Bool().Draw(t, "given up") {
+				in.Partitions[i].Avoid = fmt.Sprint("w", rapid.IntRange(0, len(in.Workers)).Draw(t, "avoid"))
+			}
+		}
+		r := plan.Make(in)
+		count := make([]int, len(in.Workers))
+		for _, w := range r.Assign {
+			if w >= 0 {
+				count[w]++
+			}
+		}
+		for i, p := range in.Partitions {
+			w := r.Assign[i]
+			if r.Reason[i] == plan.Elsewhere && (in.Workers[w].ID == p.Avoid || in.Workers[w].Cordoned || in.Workers[w].Draining ||
+				in.Workers[w].Capacity > 0 && count[w] > in.Workers[w].Capacity && !pinnedTo(in, w)) {
+				t.Errorf("partition %s that %s has given up goes to %s", p.Name, p.Avoid, in.Workers[w].ID)
+			}
+			owned := p.Owner >= 0 && p.Owner < len(in.Workers)
+			if p.Avoid == "" || owned || w < 0 || in.Workers[w].ID != p.Avoid || r.Reason[i] == plan.Pinned {
+				continue
+			}
+			for to, other := range in.Workers {
+				if to != w && !other.Cordoned && !other.Draining && other.Capacity == 0 {
+					t.Errorf("partition %s goes back to %s, want %s", p.Name, p.Avoid, other.ID)
+				}
+			}
+		}
+		for i := range in.Partitions {
+			in.Partitions[i].Target = r.Assign[i]
+		}
+		if again := plan.Make(in); !slices.Equal(again.Assign, r.Assign) {
+			t.Errorf("Assign = %v when planned again, want %v", again.Assign, r.Assign)
+		}
+	})
+}
+
+// pinnedTo reports whether something is pinned to worker w.
+func pinnedTo(in plan.Input, w int) bool {
+	return slices.ContainsFunc(in.Partitions, func(p plan.Partition) bool { return p.Pin == in.Workers[w].ID })
 }

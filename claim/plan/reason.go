@@ -24,6 +24,7 @@ const (
 	NoWorker    Reason = 14 // unassigned: no worker takes new partitions
 	Waiting     Reason = 15 // unassigned: partitions of an older layout have to be drained first
 	Awaited     Reason = 16 // stays with its owner, which has gone and is expected back
+	Elsewhere   Reason = 17 // had no owner, and goes to another worker than the one that gave it up
 )
 
 var reasons = [...]string{
@@ -44,6 +45,7 @@ var reasons = [...]string{
 	NoWorker:    "unassigned: no worker takes new partitions",
 	Waiting:     "unassigned: partitions that it follows are not drained yet",
 	Awaited:     "kept: its owner has gone and is expected back",
+	Elsewhere:   "placed: another worker has given it up",
 }
 
 // String returns a short explanation for people. A number that only a newer
