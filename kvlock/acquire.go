@@ -51,22 +51,22 @@ func (l *Locker) Lock(ctx context.Context, name string) (*Lock, error) {
 // before f returned. A panic of f goes on after the release. A release that cannot
 // be confirmed is logged; the lock is free one TTL later.
 func (l *Locker) Do(ctx context.Context, name string, f func(ctx context.Context, lock *Lock) error) error {
-	return l.do(name, func() (*Lock, error) {
-		return l.take(ctx, &waiter{name: name, patient: true, guarded: true})
-	}, func(k *Lock) error { return k.guard(ctx, k.Release, f) })
+	return l.do(name, func() error {
+		k, err := l.take(ctx, &waiter{name: name, patient: true, guarded: true})
+		if err != nil {
+			return err
+		}
+		return k.guard(ctx, k.Release, f)
+	})
 }
 
-// do takes a hold and works under it.
-func (l *Locker) do(name string, take func() (*Lock, error), work func(*Lock) error) error {
+// do runs what takes a hold and works under it, for which Close waits.
+func (l *Locker) do(name string, run func() error) error {
 	if err := l.enter(); err != nil {
 		return fmt.Errorf("kvlock: take %q: %w", name, err)
 	}
 	defer l.work.Done()
-	k, err := take()
-	if err != nil {
-		return err
-	}
-	return work(k)
+	return run()
 }
 
 // guard runs f under the hold and releases it.
@@ -122,8 +122,8 @@ func (l *Locker) take(ctx context.Context, w *waiter) (*Lock, error) {
 	}
 	k, err := w.run(ctx)
 	if err == nil {
-		if false {
-			_ = k
+		if w.kind == kindGate {
+			err = k.awaitReaders(ctx, w)
 		}
 		if err == nil {
 			err = w.ended(ctx)

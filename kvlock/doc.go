@@ -33,8 +33,8 @@
 //		return write(ctx, lock.Token(), report)
 //	})
 //
-// [Locker.TryLock] and [Locker.Lock] return the hold itself. Names are 1 to 200
-// bytes; case matters.
+// [Locker.TryLock] and [Locker.Lock] return the hold itself. [Locker.Semaphore] and
+// [Locker.RWLock] have the same verbs. Names are 1 to 200 bytes; case matters.
 //
 // # The life of a hold
 //
@@ -87,6 +87,10 @@
 //   - lock: a name that at most one can hold.
 //   - semaphore: a name that up to a limit of holders have at once.
 //   - permit: a hold of a semaphore. Key: slot.<name>.<number>.
+//   - gate: what a writer of a lock for readers and writers holds, under the key of
+//     the lock. It lets no reader in; the writer waits for those who are.
+//   - reader: a hold for reading, of one process or several readers in it. Key:
+//     read.<name>.<id>.
 //   - hold: the time in which one holder has a lock; in the API a [Lock].
 //   - holder: who has it; owner: the holder's name for people, which decides nothing.
 //   - TTL: how long a hold outlives its last renewal on the server.

@@ -148,7 +148,7 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 	w.phase = phaseServed
 	k.notes = w.notes
 	if k.kind == kindReader && k.waiter != nil {
-		l.work.Go(func() { k.letIn(w.at, w.next) })
+		l.work.Go(func() { k.letIn(w.at) })
 	}
 	if k.waiter != nil && k.exclusive() {
 		if tail := w.offer.Place; tail.Revision > max(k.notes.tail.Revision, w.ticket.revision) {

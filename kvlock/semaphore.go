@@ -116,9 +116,13 @@ func (s *Semaphore) Lock(ctx context.Context) (*Lock, error) {
 // Do takes a permit as [Semaphore.Lock] does, calls f and releases the permit. It is
 // [Locker.Do] otherwise.
 func (s *Semaphore) Do(ctx context.Context, f func(ctx context.Context, permit *Lock) error) error {
-	return s.l.do(s.name, func() (*Lock, error) {
-		return s.take(ctx, &waiter{patient: true, guarded: true})
-	}, func(k *Lock) error { return k.guard(ctx, k.Release, f) })
+	return s.l.do(s.name, func() error {
+		k, err := s.take(ctx, &waiter{patient: true, guarded: true})
+		if err != nil {
+			return err
+		}
+		return k.guard(ctx, k.Release, f)
+	})
 }
 
 func (s *Semaphore) take(ctx context.Context, w *waiter) (*Lock, error) {
