@@ -10,23 +10,26 @@ import (
 	"tenure/kvlock/bucket"
 )
 
-// handOvers measures lines of waiters that pass, and one that stands still.
+// handOvers measures a line of waiters that stands still, and lines that pass. The
+// first comes first: afterwards the server is busy for a while with what has expired.
 func handOvers(ctx context.Context, s *site) error {
+	if err := idleWaiters(ctx, s); err != nil {
+		return err
+	}
 	ls, err := s.processes(ctx, 4)
 	if err != nil {
 		return err
+	}
+	s.raw.from = nil
+	for _, l := range ls {
+		s.raw.from = append(s.raw.from, l.Bucket())
 	}
 	var shortest time.Duration // p50 of the shortest line
 	for _, n := range []int{4, 16, 64, 256} {
 		var took samples
 		var passing time.Duration
 		for range max(4, 1024/n) {
-			for range n {
-				if err := s.raw.write(ctx); err != nil {
-					return err
-				}
-			}
-			t, all, err := passLine(ctx, ls, n)
+			t, all, err := s.passLine(ctx, ls, n)
 			if err != nil {
 				return err
 			}
@@ -41,12 +44,14 @@ func handOvers(ctx context.Context, s *site) error {
 			atMost("each_ratio", float64(each)/float64(raw.at(50)), 8),
 			atMost("times_handover_4", float64(took.at(50))/float64(shortest), 1.5))...)
 	}
-	return idleWaiters(ctx, s)
+	return nil
 }
 
 // passLine lets n waiters stand in line and pass, and returns the time of every
 // hand-over, from the call of Release to the return of the next Lock, and of all.
-func passLine(ctx context.Context, ls []*kvlock.Locker, n int) (took samples, all time.Duration, err error) {
+// Raw operations are measured while the line stands, on the connections of all
+// processes, so that both find them and the machine awake.
+func (s *site) passLine(ctx context.Context, ls []*kvlock.Locker, n int) (took samples, all time.Duration, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	name := bucket.Nonce()
@@ -71,6 +76,9 @@ func passLine(ctx context.Context, ls []*kvlock.Locker, n int) (took samples, al
 		})
 	}
 	err = stand(ctx, ls[0].Bucket(), name, n)
+	for until := time.Now().Add(settling); err == nil && time.Now().Before(until); {
+		err = s.raw.write(ctx)
+	}
 	released = time.Now()
 	began := released
 	if failed := first.Release(ctx); err == nil {
@@ -83,7 +91,10 @@ func passLine(ctx context.Context, ls []*kvlock.Locker, n int) (took samples, al
 	return took, time.Since(began), context.Cause(ctx)
 }
 
-// stand waits until n waiters stand in line, and the holder knows.
+// settling is how long it takes at most until the holder knows that n stand in line.
+const settling = 20 * time.Millisecond
+
+// stand waits until n waiters stand in line.
 func stand(ctx context.Context, b *bucket.Bucket, name string, n int) error {
 	enc, err := bucket.EncodeName(name)
 	if err != nil {
@@ -95,7 +106,6 @@ func stand(ctx context.Context, b *bucket.Bucket, name string, n int) error {
 			return err
 		}
 		if len(st.Keys) >= n {
-			time.Sleep(20 * time.Millisecond)
 			return nil
 		}
 		time.Sleep(time.Millisecond)

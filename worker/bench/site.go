@@ -85,7 +85,7 @@ func openSite(ctx context.Context, name string, user *Server) (*site, error) {
 		s.close(ctx)
 		return nil, err
 	}
-	s.raw = &rawWriter{b: l.Bucket()}
+	s.raw = &rawWriter{from: []*bucket.Bucket{l.Bucket()}}
 	time.Sleep(bucketAge)
 	return s, nil
 }
@@ -194,7 +194,7 @@ func (s *site) result(name string, figures ...Figure) {
 // A rawWriter publishes as a lock is taken, with an expected revision and a TTL, and
 // nothing else. It is measured in turn with what is compared with it.
 type rawWriter struct {
-	b    *bucket.Bucket
+	from []*bucket.Bucket // the connections that it publishes on, in turn
 	took samples
 }
 
@@ -202,16 +202,16 @@ type rawWriter struct {
 const rawSize = 250
 
 func (r *rawWriter) message(key string, last uint64) *nats.Msg {
-	return &nats.Msg{Subject: r.b.Subject("raw." + key), Data: make([]byte, rawSize), Header: nats.Header{
+	return &nats.Msg{Subject: r.from[0].Subject("raw." + key), Data: make([]byte, rawSize), Header: nats.Header{
 		"Nats-Expected-Last-Subject-Sequence": {fmt.Sprint(last)},
 		"Nats-TTL":                            {"30s"},
 	}}
 }
 
 func (r *rawWriter) write(ctx context.Context) error {
-	m := r.message(bucket.Nonce(), 0)
+	m, js := r.message(bucket.Nonce(), 0), r.from[len(r.took)%len(r.from)].JetStream()
 	began := time.Now()
-	if _, err := r.b.JetStream().PublishMsg(ctx, m); err != nil {
+	if _, err := js.PublishMsg(ctx, m); err != nil {
 		return fmt.Errorf("raw publish: %w", err)
 	}
 	r.took = append(r.took, time.Since(began))

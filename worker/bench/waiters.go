@@ -40,6 +40,9 @@ func idleWaiters(ctx context.Context, s *site) error {
 		})
 	}
 	err = stand(wait, ls[1].Bucket(), name, waiters)
+	if err == nil {
+		err = sleep(wait, 2*time.Second) // until all have told the holder, and each other
+	}
 	var used float64
 	var consumers int
 	if err == nil {
