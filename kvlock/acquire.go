@@ -70,21 +70,32 @@ func (l *Locker) do(name string, run func() error) error {
 }
 
 // guard runs f under the hold and releases it.
-func (k *Lock) guard(ctx context.Context, release func(context.Context) error, f func(context.Context, *Lock) error) (err error) {
+func (k *Lock) guard(ctx context.Context, release func(context.Context) error, f func(context.Context, *Lock) error) error {
+	return k.l.guard(ctx, k, release, func(ctx context.Context) error { return f(ctx, k) })
+}
+
+// held is one hold or several.
+type held interface {
+	Context() context.Context
+	Err() error
+}
+
+// guard runs f under the hold and releases it.
+func (l *Locker) guard(ctx context.Context, k held, release func(context.Context) error, f func(context.Context) error) (err error) {
 	work, cancel := context.WithCancelCause(ctx)
 	defer cancel(ErrReleased)
-	defer context.AfterFunc(k.ctx.Context, func() { cancel(context.Cause(k.ctx)) })()
-	defer context.AfterFunc(k.l.ctx, func() { cancel(fmt.Errorf("kvlock: %w", ErrClosed)) })()
+	defer context.AfterFunc(k.Context(), func() { cancel(context.Cause(k.Context())) })()
+	defer context.AfterFunc(l.ctx, func() { cancel(fmt.Errorf("kvlock: %w", ErrClosed)) })()
 	defer func() { // also after a panic or runtime.Goexit
 		released := release(context.WithoutCancel(ctx))
 		switch {
 		case isLost(released) && !isLost(err):
 			err = errors.Join(err, released)
 		case released != nil && !isLost(released):
-			k.l.log.WarnContext(ctx, "lock left to expire", slog.String("lock", k.name), slog.Uint64("token", k.token), slog.Any("err", released))
+			l.log.WarnContext(ctx, "lock left to expire", slog.Any("err", released))
 		}
 	}()
-	return f(&holdContext{Context: work, lock: k, end: cancel}, k)
+	return f(&holdContext{Context: work, held: k, end: cancel})
 }
 
 // take runs the waiter and cleans up after it if it fails.
@@ -99,6 +110,7 @@ func (l *Locker) take(ctx context.Context, w *waiter) (*Lock, error) {
 	}
 	defer l.work.Done()
 	w.l, w.enc, w.bar, w.wake = l, enc, "lock."+enc, make(chan struct{}, 1)
+	w.called = time.Now()
 	switch w.kind {
 	case "":
 		w.kind = kindLock
@@ -162,6 +174,8 @@ type waiter struct {
 	part    string // which slot it goes for, or its id as a reader
 	patient bool   // stands in line; else the call fails at once
 	guarded bool   // the hold belongs to Do
+	value   string // of a leader
+	called  time.Time
 
 	at      uint64 // where the lock is free: the revision of a marker, or 0
 	low     uint64 // no ticket stands below, by own reading; 0: not known
@@ -317,9 +331,8 @@ func (w *waiter) look(ctx context.Context) (step, error) {
 	if e.TTL == 0 { // written by somebody else
 		w.left = time.Duration(r.TTL) * time.Second
 	}
-	token := r.token(e.Revision)
-	w.holder, w.held = r, &HeldError{Name: w.name, Owner: r.Owner, Token: token, Since: r.Since, Note: r.Note}
-	if r.Process == w.l.id && !w.l.knows(w.enc, r.Nonce) && !w.l.holding(w.enc, token) {
+	w.holder, w.held = r, r.heldError(w.name, e)
+	if r.Process == w.l.id && !w.l.knows(w.enc, r.Nonce) && !w.l.holding(w.enc, w.held.Token) {
 		w.l.endGhost(w.enc, "", r.Nonce)
 		return w.look, nil
 	}
@@ -381,6 +394,9 @@ func (w *waiter) slot() string {
 // line is (c): the lock is free at a marker, or at 0 while others may stand in
 // line.
 func (w *waiter) line(ctx context.Context) (step, error) {
+	if w.l.barging {
+		return w.gain, nil // who is told in vain looks, and finds whom to tell
+	}
 	if w.ticket.Nonce == "" {
 		first, err := w.l.nextTicket(ctx, w.enc, w.low, "")
 		if err != nil {
@@ -441,6 +457,7 @@ func (w *waiter) stand(ctx context.Context) (step, error) {
 			return w.failed(ctx, err)
 		}
 		w.succeeded()
+		w.l.trace.waiting(w.name)
 	}
 	got := w.l.ask(ctx, w.holder.Process, request{
 		Op: opNote, Lock: w.enc, Nonce: w.holder.Nonce, Token: w.held.Token,

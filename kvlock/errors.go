@@ -36,6 +36,9 @@ var (
 	// error is a [*LimitError].
 	ErrLimit = errors.New("semaphore has another limit")
 
+	// ErrNotFound reports that nothing is stored under a key.
+	ErrNotFound = bucket.ErrNotFound
+
 	// ErrQuarantine reports that the bucket was made anew and nobody may hold
 	// anything in it yet. The error is a [*QuarantineError].
 	ErrQuarantine = errors.New("bucket is under quarantine")
@@ -78,13 +81,18 @@ type HeldError struct {
 	Token uint64    // of the hold, 0 if there is none
 	Since time.Time // by the holder's clock
 	Note  string
+	Until time.Time // by the server's clock: end of the minimum hold of a released lock, zero for others
 }
 
 func (e *HeldError) Error() string {
 	if e.Token == 0 {
 		return "held for the first in line"
 	}
-	return fmt.Sprintf("held by %q since %s (token %d)", e.Owner, e.Since.Format(time.RFC3339), e.Token)
+	s := fmt.Sprintf("held by %q since %s (token %d)", e.Owner, e.Since.Format(time.RFC3339), e.Token)
+	if !e.Until.IsZero() {
+		s += ", which has ended, but not its minimum until " + e.Until.Format(time.RFC3339)
+	}
+	return s
 }
 
 // Unwrap returns [ErrHeld].
@@ -101,6 +109,7 @@ const (
 	Removed Reason = "its key was removed"
 	Gone    Reason = "the bucket is gone or was made anew"
 	Closed  Reason = "the connection was closed"
+	Overrun Reason = "its maximum hold is over"
 )
 
 // A LostError says why a hold was lost. It matches [ErrLost], and the error that

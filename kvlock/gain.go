@@ -23,21 +23,8 @@ func (w *waiter) gain(ctx context.Context) (step, error) {
 	}
 	try, cancel := context.WithTimeout(ctx, w.l.lease.Attempt)
 	defer cancel()
-	a := attempt{nonce: bucket.Nonce(), part: w.part, sent: time.Now()}
-	r := record{
-		Kind:    w.kind,
-		Owner:   w.l.owner,
-		Process: w.l.id,
-		Nonce:   a.nonce,
-		Since:   a.sent.UTC(),
-		TTL:     int64(w.l.lease.TTL / time.Second),
-		Note:    w.l.note,
-	}
+	a, write := w.attempt()
 	w.setPhase(phaseTaking, a.nonce)
-	write := bucket.Write{Key: keyOf(w.enc, w.part), Value: r.encode(), Last: w.at, TTL: w.l.lease.TTL}
-	if w.kind == kindReader {
-		write.Fence = w.bar // in as long as the gate is open, whatever stands at the own key
-	}
 	revision, err := w.l.b.Write(try, write)
 	if err == nil {
 		return w.begun(w.hold(ctx, a, revision), a)
@@ -55,6 +42,26 @@ func (w *waiter) gain(ctx context.Context) (step, error) {
 		return w.look, nil
 	}
 	return w.failed(ctx, err)
+}
+
+// attempt returns a new gaining write.
+func (w *waiter) attempt() (attempt, bucket.Write) {
+	a := attempt{nonce: bucket.Nonce(), part: w.part, sent: time.Now()}
+	r := record{
+		Kind:    w.kind,
+		Owner:   w.l.owner,
+		Process: w.l.id,
+		Nonce:   a.nonce,
+		Since:   a.sent.UTC(),
+		TTL:     int64(w.l.lease.TTL / time.Second),
+		Note:    w.l.note,
+		Value:   w.value,
+	}
+	write := bucket.Write{Key: keyOf(w.enc, w.part), Value: r.encode(), Last: w.at, TTL: w.l.lease.TTL}
+	if w.kind == kindReader {
+		write.Fence = w.bar // in as long as the gate is open, whatever stands at the own key
+	}
+	return a, write
 }
 
 // setPhase notes how far the waiter is, and the nonce of a gaining write: others
@@ -103,9 +110,13 @@ func (w *waiter) crossOff(a attempt) (step, error) {
 // trust in it is over before it began.
 func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 	l := w.l
-	trust := l.lease.Trust(a.sent)
+	trust, began, limit := l.lease.Trust(a.sent), time.Now(), time.Time{}
 	if trust.Over() {
 		return nil
+	}
+	if l.maxHold > 0 {
+		limit = began.Add(l.maxHold)
+		trust = trust.Until(limit)
 	}
 	k := &Lock{
 		l:        l,
@@ -120,6 +131,10 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 		done:     make(chan struct{}),
 		kept:     true, // not before all is set
 		guarded:  w.guarded,
+		began:    began,
+		limit:    limit,
+		pen:      make(chan struct{}, 1),
+		value:    w.value,
 		low:      w.low,
 		start:    max(w.low, w.guess),
 		revision: revision,
@@ -136,7 +151,7 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 		k.doubts = w.doubts // its own key does not refuse them
 	}
 	inner, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	k.ctx, k.end = &holdContext{Context: inner, lock: k, end: end}, end
+	k.ctx, k.end = &holdContext{Context: inner, held: k, end: end}, end
 
 	l.mu.Lock()
 	ln := l.line(w.enc)
@@ -181,6 +196,7 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 	}
 	k.mu.Unlock()
 	l.log.DebugContext(ctx, "lock gained", slog.String("lock", k.name), slog.Uint64("token", k.token))
+	l.trace.acquired(k, began.Sub(w.called))
 	return k
 }
 

@@ -29,6 +29,8 @@ type Holder struct {
 	Note     string
 	Revoked  bool   // by [Locker.Break]; the lock stays barred until its holder has stopped
 	Reason   string // as given to Break
+	Resting  bool   // released, but barred until its minimum hold is over
+	Value    string // of the leader of an [Election]
 }
 
 // Expires returns when the hold ends on the server if it is not renewed, by the
@@ -58,26 +60,33 @@ func (l *Locker) holder(ctx context.Context, name string) (Holder, error) {
 	return asHolder(e)
 }
 
-// read reads the record of a lock, and again while nobody answers.
+// read reads the record of a lock.
 func (l *Locker) read(ctx context.Context, enc string) (bucket.Entry, *record, error) {
+	e, err := l.get(ctx, "lock."+enc)
+	switch {
+	case errors.Is(err, bucket.ErrNotFound), err == nil && e.Marker:
+		return bucket.Entry{}, nil, ErrFree
+	case err != nil:
+		return bucket.Entry{}, nil, err
+	}
+	r, err := parseRecord(e)
+	return e, r, err
+}
+
+// get reads a key, and again while nobody answers.
+func (l *Locker) get(ctx context.Context, key string) (bucket.Entry, error) {
 	ctx, cancel := l.patience(ctx)
 	defer cancel()
 	for fails := 1; ; fails++ {
 		try, done := context.WithTimeout(ctx, l.lease.Attempt)
-		e, err := l.b.Get(try, "lock."+enc)
+		e, err := l.b.Get(try, key)
 		done()
-		switch {
-		case errors.Is(err, bucket.ErrNotFound), err == nil && e.Marker:
-			return bucket.Entry{}, nil, ErrFree
-		case err == nil:
-			r, err := parseRecord(e)
-			return e, r, err
-		case !again(err):
-			return bucket.Entry{}, nil, err
+		if err == nil || !again(err) {
+			return e, err
 		}
 		pauseFor(ctx, l.pause(fails))
 		if cause := context.Cause(ctx); cause != nil {
-			return bucket.Entry{}, nil, fmt.Errorf("%w: %w", cause, err)
+			return bucket.Entry{}, fmt.Errorf("%w: %w", cause, err)
 		}
 	}
 }
@@ -125,6 +134,8 @@ func asHolder(e bucket.Entry) (Holder, error) {
 		Note:     r.Note,
 		Revoked:  r.State == stateRevoked,
 		Reason:   r.Reason,
+		Resting:  r.State == stateResting,
+		Value:    r.Value,
 	}, nil
 }
 

@@ -29,13 +29,19 @@ type Lock struct {
 	end      context.CancelCauseFunc
 	released chan struct{} // closed by the first Release
 	once     sync.Once     // for it
-	done     chan struct{} // closed when all is over: the key is free, or not ours
+	done     chan struct{} // closed when the key is free, or not ours, or rests
+	closing  sync.Once     // for it
 	guarded  bool          // by Do, which releases it
 	waiter   *waiter       // whose ticket it was gained with, nil if none
+	began    time.Time     // when it was known to be gained
+	limit    time.Time     // when it is lost at the latest, zero for never
+	pen      chan struct{} // holds one while a fenced write is under way, which owns ghost
+	ghost    uint64        // the fence of a write that may still be under way, 0 for none
 
 	// Of keep alone.
 	due   time.Time     // the next renewal
-	timer *time.Timer   // for it
+	timer *time.Timer   // for it, and for the end of the minimum hold
+	unbar func() bool   // stops what ends that early
 	ahead *reading      // of the first ticket, under way or done; nil: none
 	low   uint64        // no ticket stands below, by own reading; 0: not known
 	start uint64        // where to begin to read the line
@@ -54,19 +60,24 @@ type Lock struct {
 	lost     *LostError  // nil until it is lost
 	over     bool        // lost or released: not believed in any more
 	ticketed bool        // gained with a ticket: there may be others behind
+	resting  bool        // released, and barred until its minimum hold is over
 	notes    notes
 	ender    uint64   // revision of the entry that ended the hold: a tombstone or a marker
 	decided  bool     // its release has begun: too late to be noted
 	trouble  error    // why the last renewal failed, nil if it did not
 	outcome  error    // of the release; set before done is closed
 	pending  *pending // kindGate: the readers it waits for; nil before and after
+	value    string   // of a leader
+	version  uint64   // of value
+	shown    uint64   // the newest version that is confirmed
 }
 
 // An attempt is one write of a record. It was sent no earlier than it says.
 type attempt struct {
-	nonce string
-	part  string // of the key, as a waiter's
-	sent  time.Time
+	nonce   string
+	part    string // of the key, as a waiter's
+	sent    time.Time
+	version uint64 // of the value that it has
 }
 
 // Name returns the name of the lock. For a permit of a semaphore that is the
@@ -134,7 +145,11 @@ func (k *Lock) check() {
 	k.mu.Lock()
 	over := !k.over && k.trust.Over()
 	k.mu.Unlock()
-	if over {
+	switch {
+	case !over:
+	case !k.limit.IsZero() && !time.Now().Before(k.limit):
+		k.lose(LostError{Reason: Overrun})
+	default:
 		k.lose(LostError{Reason: Expired})
 	}
 }
@@ -156,6 +171,7 @@ func (k *Lock) lose(e LostError) {
 	k.end(&e)
 	k.tell(eventEnd)
 	k.l.log.WarnContext(k.ctx, "lock lost", slog.String("lock", k.name), slog.Uint64("token", k.token), slog.Any("err", &e))
+	k.l.trace.lost(&e)
 }
 
 // confirm records that the write of a was stored at revision. It returns false if
@@ -165,9 +181,9 @@ func (k *Lock) confirm(revision uint64, a attempt) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	inTime := k.lost == nil && !k.trust.Over()
-	k.revision, k.nonce, k.doubts, k.trouble = revision, a.nonce, nil, nil
+	k.revision, k.nonce, k.doubts, k.trouble, k.shown = revision, a.nonce, nil, nil, a.version
 	if inTime && !k.over {
-		k.trust = k.l.lease.Trust(a.sent)
+		k.trust = k.l.lease.Trust(a.sent).Until(k.limit)
 		k.lapse.Reset(max(0, k.trust.Left()))
 	}
 	if k.pending != nil {
@@ -198,7 +214,7 @@ func (k *Lock) note(r request) (mine, noted bool, before place) {
 		return false, false, place{}
 	}
 	// A hold that was revoked still has to be ended by its holder.
-	if k.decided || k.over && (k.lost == nil || k.lost.Reason != Revoked) {
+	if k.decided || k.over && !k.resting && (k.lost == nil || k.lost.Reason != Revoked) {
 		return true, false, place{}
 	}
 	if k.kind == kindReader {
@@ -219,7 +235,8 @@ func (k *Lock) exclusive() bool { return k.kind == kindLock || k.kind == kindGat
 // confirmed. It does so also if ctx is done already: ctx only limits how long
 // Release waits beyond 1 s. If that is over, it returns ctx's cause, and the
 // release goes on in the background: call Release again to wait longer. In any
-// case the hold is over, and the lock is free after one TTL at the latest.
+// case the hold is over, and the lock is free after one TTL at the latest, or when its
+// minimum hold is over ([WithMinHold]), for which Release does not wait.
 //
 // Release is idempotent. It never touches a later hold of the same lock. If the
 // hold was lost before, it returns the [*LostError]: the work was not exclusive to
@@ -252,7 +269,10 @@ func (k *Lock) Release(ctx context.Context) error {
 	return k.outcome
 }
 
-// wait waits until all is over. It gives up when ctx is done, but not within
+// finished closes done.
+func (k *Lock) finished() { k.closing.Do(func() { close(k.done) }) }
+
+// wait waits until done is closed. It gives up when ctx is done, but not within
 // the first second, which is enough unless the server is away.
 func (k *Lock) wait(ctx context.Context) bool {
 	select {
@@ -274,7 +294,7 @@ func (k *Lock) wait(ctx context.Context) bool {
 // wait for a timer.
 type holdContext struct {
 	context.Context
-	lock *Lock
+	held interface{ Err() error }
 	end  context.CancelCauseFunc
 }
 
@@ -283,7 +303,7 @@ func (c *holdContext) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err
 	}
-	if err := c.lock.Err(); err != nil {
+	if err := c.held.Err(); err != nil {
 		c.end(err)
 	}
 	return c.Context.Err()

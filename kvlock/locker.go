@@ -24,6 +24,10 @@ type Locker struct {
 	owner string
 	note  string
 	log   *slog.Logger
+	trace Trace
+
+	minHold, maxHold time.Duration
+	barging          bool
 
 	id     string // of this Locker: it is the process that records and tickets name
 	sub    *nats.Subscription
@@ -87,6 +91,8 @@ func newLocker(ctx context.Context, js jetstream.JetStream, opts []Option) (*Loc
 		return nil, err
 	}
 	switch {
+	case s.maxHold > 0 && s.minHold > s.maxHold:
+		return nil, &OptionError{Option: "minimum hold", Have: s.minHold.String(), Want: fmt.Sprintf("at most the maximum of %v", s.maxHold)}
 	case s.bucket != nil && s.bucketOpts != nil:
 		return nil, &OptionError{Option: "bucket", Have: "an open bucket and options to open one", Want: "one of them"}
 	case s.bucket == nil && js == nil:
@@ -106,12 +112,16 @@ func newLocker(ctx context.Context, js jetstream.JetStream, opts []Option) (*Loc
 		owner: s.owner,
 		note:  s.note,
 		log:   s.log,
+		trace: s.trace,
 		id:    bucket.Nonce(),
 		lines: make(map[string]*line),
 		sweep: 64,
 		back:  make(chan struct{}),
 
-		window: make(chan struct{}, window),
+		window:  make(chan struct{}, window),
+		minHold: s.minHold,
+		maxHold: s.maxHold,
+		barging: s.barging,
 	}
 	// It outlives ctx, which governs New only.
 	l.ctx, l.end = context.WithCancelCause(context.WithoutCancel(ctx))

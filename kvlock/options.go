@@ -25,6 +25,10 @@ type settings struct {
 	renewals   int
 	owner      string
 	note       string
+	minHold    time.Duration
+	maxHold    time.Duration
+	barging    bool
+	trace      Trace
 	log        *slog.Logger
 }
 
@@ -116,6 +120,50 @@ func WithNote(text string) Option {
 	return func(s *settings) error {
 		s.note = text
 		return checkText("note", text)
+	}
+}
+
+// WithMinHold sets for how long a lock stays barred at least, from when it was gained,
+// also if it is released before: a short job whose other starters are a little late
+// then runs once. The default is 0s; the most is 24h.
+//
+// A lock that is released early is kept by the server for what is left, in whole
+// seconds rounded up; while its Locker is open, that ends it on time. So in a schedule
+// it should be 2 s shorter than the period at least, or the next run may find the lock
+// held. No client's clock decides over a grant. A hold that was lost, or revoked, has no
+// minimum.
+func WithMinHold(d time.Duration) Option {
+	return func(s *settings) error {
+		s.minHold = d
+		return checkHold("minimum hold", d)
+	}
+}
+
+// WithMaxHold sets for how long a lock is held at most, from when it was gained. Who
+// holds it then has lost it, with the reason [Overrun], and it is free at once: its
+// context is done, but a function that does not care may still be running beside that
+// of the next holder. The default, 0s, sets no limit; the most is 24h.
+func WithMaxHold(d time.Duration) Option {
+	return func(s *settings) error {
+		s.maxHold = d
+		return checkHold("maximum hold", d)
+	}
+}
+
+func checkHold(what string, d time.Duration) error {
+	if d < 0 || d > recordTTLMax {
+		return &OptionError{Option: what, Have: d.String(), Want: "0s to 24h"}
+	}
+	return nil
+}
+
+// WithBarging lets the calls of this Locker take a lock that they find free while
+// others stand in line for it, who then go on waiting. The default is fair: a lock that
+// was released is kept for the first in line for 2 s.
+func WithBarging() Option {
+	return func(s *settings) error {
+		s.barging = true
+		return nil
 	}
 }
 

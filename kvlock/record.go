@@ -49,6 +49,7 @@ type state string
 const (
 	stateHeld    state = ""        // somebody holds it
 	stateRevoked state = "revoked" // an operator ended the hold; barred until its holder has stopped
+	stateResting state = "resting" // released before its minimum hold was over; barred until then
 )
 
 // A record is the value of the key of a lock. Who wrote which one is told by the
@@ -65,6 +66,7 @@ type record struct {
 	TTL     int64     `json:"ttl"`             // seconds
 	Token   uint64    `json:"token,omitempty"` // 0: this record's own revision
 	Note    string    `json:"note,omitempty"`
+	Value   string    `json:"value,omitempty"`  // of a leader, for all to read
 	Reason  string    `json:"reason,omitempty"` // of the revocation
 }
 
@@ -120,8 +122,8 @@ func parseRecord(e bucket.Entry) (*record, error) {
 		return wrong("version", strconv.Itoa(r.Version), strconv.Itoa(recordVersion))
 	case r.Kind != kindLock && r.Kind != kindPermit && r.Kind != kindGate && r.Kind != kindReader:
 		return wrong("kind", strconv.Quote(string(r.Kind)), fmt.Sprintf("%q, %q, %q or %q", kindLock, kindPermit, kindGate, kindReader))
-	case r.State != stateHeld && r.State != stateRevoked:
-		return wrong("state", strconv.Quote(string(r.State)), fmt.Sprintf("none or %q", stateRevoked))
+	case r.State != stateHeld && r.State != stateRevoked && r.State != stateResting:
+		return wrong("state", strconv.Quote(string(r.State)), fmt.Sprintf("none, %q or %q", stateRevoked, stateResting))
 	case !isID(r.Nonce):
 		return wrong("nonce", strconv.Quote(r.Nonce), "1 to 64 letters and digits")
 	case !isID(r.Process):

@@ -13,14 +13,19 @@ import (
 )
 
 // finish ends what is left of the hold on the server, once it is not believed in
-// any more.
-func (k *Lock) finish() {
+// any more. It reports whether all is over: a hold that rests is not.
+func (k *Lock) finish(e event) (over bool) {
 	k.mu.Lock()
 	lost := k.lost
 	k.mu.Unlock()
 	switch {
+	case k.resting:
+		return k.restOn(e)
+	case lost == nil && time.Until(k.restEnd()) > 0:
+		return k.rest()
 	case lost == nil:
 		k.outcome = k.free()
+		k.l.trace.released(k, k.outcome)
 	case lost.Reason == Revoked:
 		// It bars everybody until the work has ended (L10): the owner says so
 		// by Release, or it ends by itself.
@@ -31,13 +36,14 @@ func (k *Lock) finish() {
 		case <-timer.C:
 		}
 		_ = k.free() // the loss has been reported; what is left ends by itself
-	case lost.Reason == Expired || lost.Reason == Closed:
+	case lost.Reason == Expired || lost.Reason == Closed || lost.Reason == Overrun:
 		// A renewal may have been stored late, or still be on its way (L8).
 		_ = k.free() // as above
 	case lost.Reason == Removed:
 		k.decide()
 		k.handOn(k.ender)
 	}
+	return true
 }
 
 // free ends the hold on the server and hands it on (L2). The error says that it
@@ -54,19 +60,27 @@ func (k *Lock) free() error {
 	asked := time.Now()
 	marker, err := k.purge(ttl)
 	if err != nil {
-		return fmt.Errorf("kvlock: release %q: left to end by itself: %w", k.name, err)
+		return leftToEnd(k.name, err)
 	}
 	k.l.log.DebugContext(k.ctx, "lock released", slog.String("lock", k.name), slog.Uint64("token", k.token))
-	if marker == 0 {
+	if marker == 0 && !k.resting {
 		return nil
-	}
+	} // a tombstone may have ended by itself a moment ago, and the line knows nothing
 	if k.kind != kindReader {
 		k.l.remember(k.enc, k.part, marker, asked.Add(ttl), k.low)
 	}
-	if !blind {
-		k.handOn(marker)
+	if !blind && k.handOn(marker) == walkTold {
+		k.l.trace.handedOver(k, time.Since(asked))
 	}
 	return nil
+}
+
+// leftToEnd is the outcome of a release that failed with err.
+func leftToEnd(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("kvlock: release %q: left to end by itself: %w", name, err)
 }
 
 // decide closes the hold for notes and reports whether nobody is known to wait: who
@@ -92,10 +106,10 @@ func (k *Lock) decide() (blind bool) {
 }
 
 // handOn tells the first in line that the lock is free at marker.
-func (k *Lock) handOn(marker uint64) {
+func (k *Lock) handOn(marker uint64) walked {
 	if k.kind == kindReader {
 		k.tellWriter()
-		return
+		return walkEnd
 	}
 	var first *ticket
 	if k.ahead != nil {
@@ -109,7 +123,7 @@ func (k *Lock) handOn(marker uint64) {
 	tail := k.notes.tail
 	k.mu.Unlock()
 	w := walk{l: k.l, enc: k.enc, part: k.part, at: marker, low: k.start, own: k.own(), tail: tail}
-	w.tell(k.ctx, first)
+	return w.tell(k.ctx, first)
 }
 
 // lower lowers the place where to begin to read the line to that of the tickets that
@@ -176,6 +190,11 @@ func (k *Lock) leaveLine() {
 // revision of the marker in its place; 0 means that the lock has passed to somebody
 // else or has ended by itself. It tries for as long as a record can live.
 func (k *Lock) purge(ttl time.Duration) (marker uint64, err error) {
+	return k.replace(bucket.Write{Purge: true, TTL: ttl})
+}
+
+// replace is purge with whatever w puts in the place of the record.
+func (k *Lock) replace(w bucket.Write) (revision uint64, err error) {
 	k.mu.Lock()
 	last := max(k.revision, k.ender)
 	k.mu.Unlock()
@@ -183,17 +202,18 @@ func (k *Lock) purge(ttl time.Duration) (marker uint64, err error) {
 	for fails := 1; ; fails++ {
 		k.l.window <- struct{}{}
 		ctx, cancel := k.l.attempt(k.ctx)
-		marker, err = k.l.b.Write(ctx, bucket.Write{Key: k.key, Last: last, Purge: true, TTL: ttl})
+		w.Key, w.Last = k.key, last
+		revision, err = k.l.b.Write(ctx, w)
 		cancel()
 		<-k.l.window
 		if err == nil {
-			return marker, nil
+			return revision, nil
 		}
 		if !errors.Is(err, bucket.ErrBusy) {
 			before := last
 			var done bool
-			if marker, done = k.standing(&last); done {
-				return marker, nil
+			if revision, done = k.standing(&last); done {
+				return revision, nil
 			}
 			if last != before {
 				continue
@@ -208,7 +228,7 @@ func (k *Lock) purge(ttl time.Duration) (marker uint64, err error) {
 
 // standing reads the key after a purge was refused or is in doubt. It is done if
 // nothing of the hold stands there any more; else last is what to purge.
-func (k *Lock) standing(last *uint64) (marker uint64, done bool) {
+func (k *Lock) standing(last *uint64) (revision uint64, done bool) {
 	ctx, cancel := k.l.attempt(k.ctx)
 	defer cancel()
 	e, err := k.l.b.Get(ctx, k.key)

@@ -58,9 +58,11 @@ func (k *Lock) keep() {
 		}
 		if k.ctx.Context.Err() != nil {
 			k.timer.Stop()
-			k.finish()
+			if !k.finish(e) {
+				continue // it rests
+			}
 			k.forget()
-			close(k.done)
+			k.finished()
 			k.l.work.Done()
 			return // as kept: nothing is seen to any more
 		}
@@ -125,16 +127,16 @@ func (k *Lock) renew() (sent time.Time, ok bool) {
 		}
 	}
 	k.mu.Lock()
-	revision, prev := k.revision, k.nonce
+	revision, prev, version := k.revision, k.nonce, k.version
 	timeout = k.l.lease.Timeout(k.trust)
 	k.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), timeout)
 	defer cancel()
-	a := attempt{nonce: bucket.Nonce(), sent: time.Now()}
+	a := attempt{nonce: bucket.Nonce(), sent: time.Now(), version: version}
 	// Whoever reads the new record may ask for it before the acknowledgement is here.
 	k.doubt(a)
-	got, err := k.l.b.Write(ctx, bucket.Write{Key: k.key, Value: k.record(a.nonce, prev), Last: revision, TTL: k.l.lease.TTL})
+	got, err := k.l.b.Write(ctx, bucket.Write{Key: k.key, Value: k.record(a.nonce, prev).encode(), Last: revision, TTL: k.l.lease.TTL})
 	if err == nil {
 		if !k.confirm(got, a) {
 			k.check()
@@ -144,6 +146,7 @@ func (k *Lock) renew() (sent time.Time, ok bool) {
 			k.l.log.InfoContext(k.ctx, "lock renewed again", slog.String("lock", k.name), slog.Uint64("token", k.token), slog.Int("failures", k.fails))
 		}
 		k.fails = 0
+		k.l.trace.renewed(k, time.Since(a.sent))
 		return a.sent, true
 	}
 	if notStored(err) {
@@ -171,6 +174,7 @@ func (k *Lock) failed(err error) (time.Time, bool) {
 		k.l.log.WarnContext(k.ctx, "lock not renewed, trying again", slog.String("lock", k.name), slog.Uint64("token", k.token),
 			slog.Duration("remaining", k.Remaining()), slog.Any("err", err))
 	}
+	k.l.trace.renewFailed(k, err)
 	switch {
 	case errors.Is(err, nats.ErrConnectionClosed):
 		k.lose(LostError{Reason: Closed, Err: err})
@@ -281,8 +285,11 @@ func (k *Lock) find(nonce string) (attempt, bool) {
 }
 
 // record returns the record of the hold, as the write with the nonce has it.
-func (k *Lock) record(nonce, prev string) []byte {
-	r := record{
+func (k *Lock) record(nonce, prev string) *record {
+	k.mu.Lock()
+	value := k.value
+	k.mu.Unlock()
+	return &record{
 		Kind:    k.kind,
 		Owner:   k.l.owner,
 		Process: k.l.id,
@@ -292,6 +299,6 @@ func (k *Lock) record(nonce, prev string) []byte {
 		TTL:     int64(k.l.lease.TTL / time.Second),
 		Token:   k.token,
 		Note:    k.l.note,
+		Value:   value,
 	}
-	return r.encode()
 }

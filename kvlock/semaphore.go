@@ -353,7 +353,7 @@ func (w *waiter) lookAtSlot(ctx context.Context, part string) (step, error) {
 	}
 	if w.held == nil || left < w.left {
 		w.left = left
-		w.held = &HeldError{Name: w.name + "#" + part, Owner: r.Owner, Token: token, Since: r.Since, Note: r.Note}
+		w.held = r.heldError(w.name+"#"+part, e)
 	}
 	return nil, nil
 }

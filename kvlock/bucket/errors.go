@@ -19,7 +19,7 @@ var (
 	ErrBusy = errors.New("not stored, try again")
 
 	// ErrFull reports that nothing was stored because a limit of the stream,
-	// the account or the server's store is reached.
+	// the account, the server's store or the size of a message is reached.
 	ErrFull = errors.New("no room left")
 
 	// ErrDoubt reports that no answer came: the write may have been stored, or

@@ -73,6 +73,15 @@ func (l Lease) Timeout(t Trust) time.Duration {
 // over.
 type Trust struct{ until time.Time }
 
+// Until returns the trust that ends at the given time if that comes first. The zero time
+// is none.
+func (t Trust) Until(end time.Time) Trust {
+	if end.IsZero() || t.until.Before(end) {
+		return t
+	}
+	return Trust{until: end}
+}
+
 // Left returns how much of the trust is left; it is over when that is zero or
 // less. Both clocks are asked and the one that says less is taken: the
 // monotonic clock is not moved by anybody, but stands still while the machine

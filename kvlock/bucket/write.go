@@ -224,6 +224,9 @@ const (
 	codeStoreFailed   jetstream.ErrorCode = 10077
 	codeNoResources   jetstream.ErrorCode = 10023
 	codeNoStorage     jetstream.ErrorCode = 10047
+	codeTooLarge      jetstream.ErrorCode = 10054
+	codeIncomplete    jetstream.ErrorCode = 10176 // a message of a batch was lost
+	codeManyBatches   jetstream.ErrorCode = 10210
 	codeNoSequence    jetstream.ErrorCode = 10043
 	codeDeleteFailed  jetstream.ErrorCode = 10057 // not there, since deletes are allowed
 )
@@ -237,9 +240,9 @@ func (b *Bucket) classify(subject, key string, last uint64, err error) error {
 		case codeWrongLast:
 			have, _ := strconv.ParseUint(api.Description[strings.LastIndexByte(api.Description, ' ')+1:], 10, 64)
 			return &ConflictError{Key: key, Want: last, Last: have}
-		case codeWrongInFlight, codeNoQuorum, codeOverrun, codeNotReady:
+		case codeWrongInFlight, codeNoQuorum, codeOverrun, codeNotReady, codeIncomplete, codeManyBatches:
 			return fmt.Errorf("key %q: %w: %w", key, ErrBusy, err)
-		case codeStoreFailed, codeNoResources, codeNoStorage:
+		case codeStoreFailed, codeNoResources, codeNoStorage, codeTooLarge:
 			return fmt.Errorf("key %q: %w: %w", key, ErrFull, err)
 		case codeStreamGone:
 			return fmt.Errorf("bucket %q: %w", b.name, ErrGone)
@@ -249,6 +252,8 @@ func (b *Bucket) classify(subject, key string, last uint64, err error) error {
 			return &SettingError{Bucket: b.name, Setting: "atomic batches (allow_atomic)", Have: "false", Want: "true"}
 		}
 		return err
+	case errors.Is(err, nats.ErrMaxPayload):
+		return fmt.Errorf("key %q: %w: %w", key, ErrFull, err)
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrReconnectBufExceeded):
 		return fmt.Errorf("key %q: %w: %w", key, ErrBusy, err)
 	}

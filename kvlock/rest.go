@@ -1,0 +1,67 @@
+package kvlock
+
+import (
+	"context"
+	"time"
+
+	"tenure/kvlock/bucket"
+)
+
+// restEnd returns when the minimum hold is over.
+func (k *Lock) restEnd() time.Time { return k.began.Add(k.l.minHold) }
+
+// rest gives the lock back but keeps it barred for what is left of its minimum hold
+// (L15): the record becomes a tombstone whose TTL is that, rounded up. It is no marker,
+// so nobody takes the lock by its revision; whoever comes stands in line and tells this
+// process, which ends it on time as it ends a hold. It reports whether all is over.
+func (k *Lock) rest() (over bool) {
+	left := time.Until(k.restEnd())
+	nonce := bucket.Nonce()
+	k.mu.Lock()
+	k.resting = true // it takes notes, though it is over
+	k.doubts = append(k.doubts, attempt{nonce: nonce})
+	prev := k.nonce
+	k.mu.Unlock()
+	ttl := (left + time.Second - 1).Truncate(time.Second)
+	r := k.record(nonce, prev)
+	r.State, r.TTL = stateResting, int64(ttl/time.Second)
+	revision, err := k.replace(bucket.Write{Value: r.encode(), TTL: ttl})
+	k.outcome = leftToEnd(k.name, err)
+	k.mu.Lock()
+	k.revision, k.nonce = max(k.revision, revision), nonce
+	k.mu.Unlock()
+	k.l.trace.released(k, k.outcome)
+	k.finished()
+	if revision == 0 {
+		return true // it has ended by itself, or nobody answers
+	}
+	k.timer.Reset(max(0, time.Until(k.restEnd())))
+	k.unbar = context.AfterFunc(k.l.ctx, func() { k.tell(eventEnd) })
+	return false
+}
+
+// restOn sees to an event of a hold that rests: it is time, somebody broke the
+// tombstone, somebody stands in line, or the Locker is closed.
+func (k *Lock) restOn(e event) (over bool) {
+	if k.l.ctx.Err() != nil {
+		return true // it ends by its TTL
+	}
+	if left := time.Until(k.restEnd()); left > 0 && (e&eventDue == 0 || !k.replaced()) {
+		if e&eventSomeone != 0 {
+			k.readAhead()
+		}
+		k.timer.Reset(left)
+		return false
+	}
+	k.unbar()
+	_ = k.free() // if it cannot, the tombstone ends by its TTL
+	return true
+}
+
+// replaced reports whether something newer than the tombstone is seen at the key.
+func (k *Lock) replaced() bool {
+	ctx, cancel := k.l.attempt(k.ctx)
+	defer cancel()
+	e, err := k.l.b.Get(ctx, k.key)
+	return err == nil && e.Revision > k.Revision()
+}
