@@ -154,7 +154,7 @@ func (k *Lock) joinable() bool {
 func (rw *RWLock) reader(ctx context.Context, s *share) *Reader {
 	inner, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(s.k.ctx.Context, func() { end(context.Cause(s.k.ctx)) })
-	return &Reader{rw: rw, share: s, ctx: &holdContext{Context: inner, lock: s.k, end: end}, stop: stop}
+	return &Reader{rw: rw, share: s, ctx: &holdContext{Context: inner, held: s.k, end: end}, stop: stop}
 }
 
 // A Reader is one hold of an [RWLock] for reading, from [RWLock.TryRLock] or
