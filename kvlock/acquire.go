@@ -101,24 +101,13 @@ func (l *Locker) guard(ctx context.Context, k held, release func(context.Context
 // take runs the waiter and cleans up after it if it fails.
 func (l *Locker) take(ctx context.Context, w *waiter) (*Lock, error) {
 	wrap := func(err error) error { return fmt.Errorf("kvlock: take %q: %w", w.name, err) }
-	enc, err := bucket.EncodeName(w.name)
-	if err != nil {
+	if err := w.prepare(l); err != nil {
 		return nil, wrap(err)
 	}
 	if err := l.enter(); err != nil {
 		return nil, wrap(err)
 	}
 	defer l.work.Done()
-	w.l, w.enc, w.bar, w.wake = l, enc, "lock."+enc, make(chan struct{}, 1)
-	w.called = time.Now()
-	switch w.kind {
-	case "":
-		w.kind = kindLock
-	case kindPermit:
-		w.enc += slotLine
-	case kindReader:
-		w.part = bucket.Nonce()
-	}
 	if left := l.b.Quarantine(); left > 0 {
 		if !w.patient {
 			return nil, wrap(&QuarantineError{Bucket: l.b.Name(), Left: left})
@@ -149,6 +138,27 @@ func (l *Locker) take(ctx context.Context, w *waiter) (*Lock, error) {
 	}
 	w.giveUp(ctx)
 	return nil, wrap(err)
+}
+
+// prepare sets what follows from what the waiter wants.
+func (w *waiter) prepare(l *Locker) error {
+	if w.l != nil {
+		return nil // LockAll did
+	}
+	enc, err := bucket.EncodeName(w.name)
+	if err != nil {
+		return err
+	}
+	w.l, w.enc, w.bar, w.wake, w.called = l, enc, "lock."+enc, make(chan struct{}, 1), time.Now()
+	switch w.kind {
+	case "":
+		w.kind = kindLock
+	case kindPermit:
+		w.enc += slotLine
+	case kindReader:
+		w.part = bucket.Nonce()
+	}
+	return nil
 }
 
 // A phase says how far a waiter with a ticket is.

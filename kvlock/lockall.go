@@ -1,0 +1,241 @@
+package kvlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	"tenure/kvlock/bucket"
+)
+
+// A Locks is a hold of several locks at once, from [Locker.LockAll]. It lasts as long as
+// all of them do: when one is lost, all of it is. Its methods may be called
+// concurrently.
+type Locks struct {
+	locks []*Lock // in the order of their names
+	ctx   *holdContext
+	once  sync.Once   // for the first Release
+	free  *time.Timer // releases what is left after a loss; nil if DoAll does
+}
+
+// LockAll takes the named locks, all or none, and waits for them until ctx is done. The
+// order of the names, and a name that comes twice, make no difference.
+//
+// If all are free they are taken by one atomic batch. Else they are taken one by one, each
+// in its line, in an order that is the same for everybody, so that callers do not wait for
+// each other in a circle; what is held meanwhile is renewed, and bars others. Whoever
+// wants several locks at once should hold none of them before.
+//
+// See [Locker.Lock] for the hold of each. The error is as from Lock, or a [*BatchError] if
+// there are no names or more than [MaxBatch]. After an error nothing is held.
+func (l *Locker) LockAll(ctx context.Context, names ...string) (*Locks, error) {
+	return l.takeAll(ctx, names, false)
+}
+
+// DoAll takes the named locks as [Locker.LockAll] does, calls f, and releases them when f
+// has returned, not earlier, also those that are left when one was lost. Else it is as
+// [Locker.Do].
+func (l *Locker) DoAll(ctx context.Context, names []string, f func(ctx context.Context, locks *Locks) error) error {
+	if err := l.enter(); err != nil {
+		return fmt.Errorf("kvlock: take all: %w", err)
+	}
+	defer l.work.Done()
+	s, err := l.takeAll(ctx, names, true)
+	if err != nil {
+		return err
+	}
+	return l.guard(ctx, s, s.Release, func(ctx context.Context) error { return f(ctx, s) })
+}
+
+// All returns the holds in the order of their names. Each has a token of its own.
+func (s *Locks) All() iter.Seq[*Lock] { return slices.Values(s.locks) }
+
+// Lock returns the hold of the named lock, nil if it is none of these.
+func (s *Locks) Lock(name string) *Lock {
+	i := slices.IndexFunc(s.locks, func(k *Lock) bool { return k.name == name })
+	if i < 0 {
+		return nil
+	}
+	return s.locks[i]
+}
+
+// Context is [Lock.Context]: its cause is [ErrReleased] or the [*LostError] of the lock
+// that was lost.
+func (s *Locks) Context() context.Context { return s.ctx }
+
+// Err is [Lock.Err]: nil while all are held, and else why one is not.
+func (s *Locks) Err() error {
+	var ended error
+	for _, k := range s.locks {
+		if err := k.Err(); isLost(err) {
+			return err
+		} else if err != nil {
+			ended = err
+		}
+	}
+	return ended
+}
+
+// Remaining is [Lock.Remaining] of the lock that has the least.
+func (s *Locks) Remaining() time.Duration {
+	least := s.locks[0].Remaining()
+	for _, k := range s.locks {
+		least = min(least, k.Remaining())
+	}
+	return least
+}
+
+// Release gives all locks back, as [Lock.Release] does with each. If one was lost before,
+// it returns that [*LostError]. Unless it is called after a loss, the others are released
+// one TTL later.
+func (s *Locks) Release(ctx context.Context) error {
+	s.once.Do(func() {
+		if s.free != nil {
+			s.free.Stop()
+		}
+	})
+	return releaseAll(ctx, s.locks)
+}
+
+func releaseAll(ctx context.Context, locks []*Lock) error {
+	errs := make([]error, len(locks))
+	var all sync.WaitGroup
+	for i, k := range locks {
+		all.Go(func() { errs[i] = k.Release(ctx) })
+	}
+	all.Wait()
+	if i := slices.IndexFunc(errs, isLost); i >= 0 {
+		return errs[i]
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Locker) takeAll(ctx context.Context, names []string, guarded bool) (*Locks, error) {
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	locks, err := l.takeNames(ctx, names, guarded)
+	if err != nil {
+		return nil, err
+	}
+	s := &Locks{locks: locks}
+	inner, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	s.ctx = &holdContext{Context: inner, held: s, end: end}
+	if !guarded {
+		s.free = time.AfterFunc(time.Duration(1<<63-1), func() { _ = releaseAll(inner, locks) }) // the loss has been reported
+	}
+	for _, k := range locks {
+		context.AfterFunc(k.ctx, func() {
+			end(s.Err())
+			if s.free != nil && isLost(s.Err()) {
+				s.free.Reset(l.lease.TTL)
+			}
+		})
+	}
+	return s, nil
+}
+
+// takeNames takes locks, whose names are sorted, until all are held at once (L14).
+func (l *Locker) takeNames(ctx context.Context, names []string, guarded bool) ([]*Lock, error) {
+	wrap := func(err error) error { return fmt.Errorf("kvlock: take all: %w", err) }
+	if len(names) == 0 || len(names) > MaxBatch {
+		return nil, wrap(&BatchError{What: "names", Have: len(names), Want: fmt.Sprintf("1 to %d", MaxBatch)})
+	}
+	if err := l.enter(); err != nil {
+		return nil, wrap(err)
+	}
+	defer l.work.Done()
+	for {
+		ws := make([]*waiter, len(names))
+		for i, name := range names {
+			ws[i] = &waiter{name: name, patient: true, guarded: guarded}
+			if err := ws[i].prepare(l); err != nil {
+				return nil, wrap(fmt.Errorf("%q: %w", name, err))
+			}
+		}
+		locks := l.gainAll(ctx, ws)
+		var err error
+		if locks == nil {
+			locks, err = l.takeEach(ctx, ws)
+		}
+		if err == nil {
+			if err = ws[0].ended(ctx); err == nil {
+				err = (&Locks{locks: locks}).Err()
+			}
+		}
+		if err == nil {
+			return locks, nil
+		}
+		_ = releaseAll(ctx, locks) // they are free one TTL later at the latest
+		if ctx.Err() != nil || !isLost(err) {
+			return nil, err
+		}
+		// One was lost while the others were waited for: all or none.
+	}
+}
+
+// gainAll makes the gaining writes of all waiters in one atomic batch, if nobody is known
+// to stand in the way, and returns the holds. When it returns nil the waiters go on by
+// themselves, also with what is in doubt.
+func (l *Locker) gainAll(ctx context.Context, ws []*waiter) []*Lock {
+	if l.b.Quarantine() > 0 {
+		return nil
+	}
+	for _, w := range ws {
+		if w.at, _, w.low = l.recall(w.enc); w.at != 0 && !l.barging {
+			if first, err := l.nextTicket(ctx, w.enc, w.low, ""); err != nil || first != nil {
+				return nil
+			}
+			w.low = max(w.low, w.at)
+		}
+	}
+	attempts, writes := make([]attempt, len(ws)), make([]bucket.Write, len(ws))
+	for i, w := range ws {
+		attempts[i], writes[i] = w.attempt()
+		w.setPhase(phaseTaking, attempts[i].nonce)
+	}
+	try, cancel := context.WithTimeout(ctx, l.lease.Attempt)
+	last, err := l.b.Batch(try, writes)
+	cancel()
+	var locks []*Lock
+	for i, w := range ws {
+		switch {
+		case err == nil:
+			k := w.hold(ctx, attempts[i], last-uint64(len(ws)-1-i))
+			if k == nil {
+				_ = releaseAll(ctx, locks) // as the others of the batch will find out
+				return nil
+			}
+			locks = append(locks, k)
+		case notStored(err):
+			w.forgetTry(attempts[i])
+		default:
+			w.doubts = append(w.doubts, attempts[i])
+		}
+		if err != nil {
+			w.setPhase(phaseWaiting, "")
+		}
+	}
+	return locks
+}
+
+// takeEach runs the waiters one after the other. The holds are returned also after an
+// error, which matches [ErrLost] if one was lost meanwhile.
+func (l *Locker) takeEach(ctx context.Context, ws []*waiter) (locks []*Lock, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for i, w := range ws {
+		k, err := l.take(ctx, w)
+		if err != nil {
+			for _, later := range ws[i+1:] {
+				later.giveUp(ctx)
+			}
+			return locks, err
+		}
+		locks = append(locks, k)
+		defer context.AfterFunc(k.ctx, func() { cancel(context.Cause(k.ctx)) })()
+	}
+	return locks, nil
+}
