@@ -131,7 +131,7 @@ func WithNote(text string) Option {
 // seconds rounded up; while its Locker is open, that ends it on time. So in a schedule
 // it should be 2 s shorter than the period at least, or the next run may find the lock
 // held. No client's clock decides over a grant. A hold that was lost, or revoked, has no
-// minimum.
+// minimum, nor has a reader.
 func WithMinHold(d time.Duration) Option {
 	return func(s *settings) error {
 		s.minHold = d

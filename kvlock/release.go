@@ -21,7 +21,7 @@ func (k *Lock) finish(e event) (over bool) {
 	switch {
 	case k.resting:
 		return k.restOn(e)
-	case lost == nil && time.Until(k.restEnd()) > 0:
+	case lost == nil && k.kind != kindReader && time.Until(k.restEnd()) > 0:
 		return k.rest()
 	case lost == nil:
 		k.outcome = k.free()
