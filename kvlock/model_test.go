@@ -3,6 +3,7 @@ package kvlock_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -76,11 +77,26 @@ var mutexModel = porcupine.NondeterministicModel{
 	DescribeOperation: func(in, out any) string { return fmt.Sprintf("%v: %v", in, out) },
 }
 
+// permitsModel says what a semaphore with two permits may do.
+var permitsModel = porcupine.Model{
+	Init: func() any { return 0 },
+	Step: func(state, in, _ any) (bool, any) {
+		n := state.(int)
+		if in.(input).op == gains {
+			return n < 2, n + 1
+		}
+		return n > 0, n - 1
+	},
+}
+
+// models say what is checked beside the locks, by name.
+var models = map[string]porcupine.Model{"pool": permitsModel}
+
 // linear collects operations for the check that they are linearizable.
 type linear struct {
 	mu    sync.Mutex
 	steps int64
-	ops   map[string][]porcupine.Operation // by the name of the lock
+	ops   map[string][]porcupine.Operation // by the name of the lock, permit or semaphore
 }
 
 // now returns the next moment. Moments and not times, since much happens at the same
@@ -100,7 +116,11 @@ func (l *linear) add(client int, name string, in input, begun int64, out any) {
 		l.ops = make(map[string][]porcupine.Operation)
 	}
 	l.steps++
-	l.ops[name] = append(l.ops[name], porcupine.Operation{ClientId: client, Input: in, Output: out, Call: begun, Return: l.steps})
+	made := porcupine.Operation{ClientId: client, Input: in, Output: out, Call: begun, Return: l.steps}
+	l.ops[name] = append(l.ops[name], made)
+	if of, _, permit := strings.Cut(name, "#"); permit && in.op != writes {
+		l.ops[of] = append(l.ops[of], made)
+	}
 }
 
 // write records a write to the resource behind a lock. The resource is reached
@@ -116,19 +136,60 @@ func (l *linear) write(client int, k *kvlock.Lock, begun int64, err error) {
 	l.add(client, k.Name(), input{op: writes, token: k.Token()}, begun, out)
 }
 
-// check checks the history of each lock.
+// check fails the test for everything that is not linearizable, or not known to be.
 func (l *linear) check(t *testing.T) {
 	t.Helper()
+	for _, v := range l.violations() {
+		t.Error(v)
+	}
+}
+
+func (l *linear) violations() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var found []string
 	for name, ops := range l.ops {
+		model, ok := models[name]
+		if !ok {
+			model = mutexModel.ToModel()
+		}
 		const patience = 20 * time.Second
-		switch got := porcupine.CheckOperationsTimeout(mutexModel.ToModel(), ops, patience); got {
+		switch porcupine.CheckOperationsTimeout(model, ops, patience) {
 		case porcupine.Ok:
 		case porcupine.Unknown:
-			t.Errorf("whether the history of %q is linearizable is not known after %v: %d operations", name, patience, len(ops))
+			found = append(found, fmt.Sprintf("whether the history of %q is linearizable is not known after %v: %d operations", name, patience, len(ops)))
 		default:
-			t.Errorf("history of %q is not linearizable: %v", name, ops)
+			found = append(found, fmt.Sprintf("history of %q is not linearizable: %v", name, ops))
 		}
 	}
+	return found
+}
+
+func TestModelsRefuseWhatIsPromisedNotToHappen(t *testing.T) {
+	tests := []struct {
+		name string
+		do   func(l *linear)
+		want bool
+	}{
+		{"one after the other", func(l *linear) { l.one("x", gains, 1); l.one("x", ends, 1); l.one("x", gains, 2) }, true},
+		{"two holders", func(l *linear) { l.one("x", gains, 1); l.one("x", gains, 2) }, false},
+		{"token falls", func(l *linear) { l.one("x", gains, 2); l.one("x", ends, 2); l.one("x", gains, 1) }, false},
+		{"stale write", func(l *linear) { l.one("x", writes, 2); l.one("x", writes, 1) }, false},
+		{"two permits", func(l *linear) { l.one("pool#0", gains, 1); l.one("pool#1", gains, 2) }, true},
+		{"three permits", func(l *linear) { l.one("pool#0", gains, 1); l.one("pool#1", gains, 2); l.one("pool#2", gains, 3) }, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var l linear
+			tt.do(&l)
+			if got := len(l.violations()) == 0; got != tt.want {
+				t.Errorf("linearizable = %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// one adds an operation that nothing else was at the same time as.
+func (l *linear) one(name string, o op, token uint64) {
+	l.add(0, name, input{op: o, token: token}, l.now(), accepted)
 }

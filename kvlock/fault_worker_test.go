@@ -1,0 +1,184 @@
+package kvlock_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"tenure/embedded/natstest"
+	"tenure/kvlock"
+	"tenure/kvlock/fence"
+)
+
+// A worker is one goroutine that takes locks and writes under them.
+type worker struct {
+	*chaos
+	things []thing
+	who    string
+	client int
+	rnd    *rand.Rand
+}
+
+func (w *worker) within(d time.Duration) time.Duration { return time.Duration(w.rnd.Int64N(int64(d))) }
+
+// work takes locks and writes under them until ctx ends.
+func (w *worker) work(ctx context.Context) {
+	for ctx.Err() == nil {
+		what := w.things[w.rnd.IntN(len(w.things))]
+		take, cancel := context.WithCancel(ctx)
+		if w.rnd.IntN(2) == 0 {
+			take, cancel = context.WithTimeout(ctx, w.within(10*time.Second))
+		} else { // a wait without a known end: its ticket lives for an hour
+			time.AfterFunc(w.within(10*time.Second), cancel)
+		}
+		begun, since := w.linear.now(), time.Now()
+		var k *kvlock.Lock
+		var err error
+		if w.rnd.IntN(4) == 0 {
+			k, err = what.try(take)
+		} else {
+			k, err = what.get(take)
+		}
+		w.record(call{span{who: w.who, name: what.name, from: since, to: time.Now()}, err == nil})
+		cancel()
+		if err != nil {
+			time.Sleep(w.within(200 * time.Millisecond))
+			continue
+		}
+		w.linear.add(w.client, k.Name(), input{op: gains, token: k.Token()}, begun, true)
+		w.hold(ctx, k)
+	}
+}
+
+// A belief watches one hold from the outside.
+type belief struct {
+	k     *kvlock.Lock
+	least time.Time // it cannot be lost by time before
+}
+
+// sample notes for how long the hold cannot be lost by time.
+func (b *belief) sample() {
+	if left := b.k.Remaining(); left > 0 {
+		if until := time.Now().Add(left); until.After(b.least) {
+			b.least = until
+		}
+	}
+}
+
+// hold works under a hold for a while, sometimes past its end, and writes once more
+// after it.
+func (w *worker) hold(ctx context.Context, k *kvlock.Lock) {
+	b := belief{k: k}
+	b.sample()
+	s := span{who: w.who, name: k.Name(), from: time.Now(), token: k.Token()}
+	h := w.history.Begin(w.who, k.Name(), k.Token())
+	var writes *natstest.Hold // from the moment that the resource knows of the hold
+	if w.raise(k) {
+		writes = w.history.Begin(w.who, "resource "+k.Name(), k.Token())
+	}
+	end := sync.OnceFunc(func() {
+		s.to = time.Now()
+		begun := w.linear.now()
+		h.End()
+		if writes != nil {
+			writes.End()
+		}
+		w.linear.add(w.client, k.Name(), input{op: ends, token: k.Token()}, begun, true)
+	})
+	lost := make(chan struct{})
+	stop := context.AfterFunc(k.Context(), func() {
+		end()
+		close(lost)
+	})
+	careless := w.rnd.IntN(4) == 0 // it does not look whether it still has the lock
+	long := time.Second
+	if w.rnd.IntN(3) == 0 {
+		long = 2 * chaosTTL
+	}
+	for range w.rnd.IntN(4) {
+		pause := time.NewTimer(w.within(long))
+		if careless {
+			<-pause.C
+		} else {
+			select {
+			case <-pause.C:
+			case <-lost:
+			}
+		}
+		pause.Stop()
+		b.sample()
+		w.write(k, writes)
+	}
+	if stop() {
+		end()
+	} else {
+		<-lost
+		w.justified(&b, s.to)
+	}
+	w.mu.Lock()
+	w.spans = append(w.spans, s)
+	w.mu.Unlock()
+	before := k.Err()
+	err := k.Release(ctx)
+	if reason, ok := errors.AsType[*kvlock.LostError](err); ok && before == nil && reason.Reason != kvlock.Revoked {
+		w.t.Errorf("Release = %v after Err = nil at the same time", err)
+	}
+	if err == nil && w.witness.stands(k.Name(), k.Token()) {
+		w.t.Errorf("hold of %q with token %d stands after Release = nil", k.Name(), k.Token())
+	}
+	time.Sleep(w.within(time.Second))
+	w.write(k, writes)
+}
+
+// justified checks that a hold was lost by time, not before trust ended, or was
+// broken: nothing else happens in a run. A lost answer is no loss (S7), nor is a
+// refusal (S9).
+func (w *worker) justified(b *belief, at time.Time) {
+	lost, ok := errors.AsType[*kvlock.LostError](b.k.Err())
+	w.mu.Lock()
+	broken := w.broken[b.k.Name()]
+	w.mu.Unlock()
+	switch {
+	case !ok:
+		w.t.Errorf("Err = %v of a hold that was not released, want lost", b.k.Err())
+	case lost.Reason == kvlock.Expired && at.Before(b.least):
+		w.t.Errorf("%v at %v, though it had trust until %v", lost, clock(at), clock(b.least))
+	case lost.Reason == kvlock.Revoked && broken:
+	case lost.Reason != kvlock.Expired:
+		w.t.Errorf("%v, want lost by time or because somebody broke it", lost)
+	}
+}
+
+// resource returns the key of what is written to under a hold.
+func resource(k *kvlock.Lock) string { return strings.ReplaceAll(k.Name(), "#", "/") }
+
+// raise raises the mark of the guarded resource.
+func (w *worker) raise(k *kvlock.Lock) bool {
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
+	defer cancel()
+	begun := w.linear.now()
+	err := w.guard.Raise(ctx, resource(k), k.Token())
+	w.linear.write(w.client, k, begun, err)
+	return err == nil && k.Err() == nil
+}
+
+// write writes to the guarded resource.
+func (w *worker) write(k *kvlock.Lock, h *natstest.Hold) {
+	if h == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
+	defer cancel()
+	attempt, begun := h.Write(), w.linear.now()
+	revision, err := w.guard.Put(ctx, resource(k), k.Token(), []byte("v"))
+	w.linear.write(w.client, k, begun, err)
+	switch {
+	case err == nil:
+		attempt.Accepted(revision)
+	case errors.Is(err, fence.ErrStale):
+		attempt.Refused(err)
+	}
+}
