@@ -3,6 +3,7 @@ package kvlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ type worker struct {
 	who    string
 	client int
 	rnd    *rand.Rand
+	serial int // of the last value put
 }
 
 func (w *worker) within(d time.Duration) time.Duration { return time.Duration(w.rnd.Int64N(int64(d))) }
@@ -111,6 +113,7 @@ func (w *worker) hold(ctx context.Context, k *kvlock.Lock) {
 		pause.Stop()
 		b.sample()
 		w.write(k, writes)
+		w.put(k)
 	}
 	if stop() {
 		end()
@@ -131,6 +134,7 @@ func (w *worker) hold(ctx context.Context, k *kvlock.Lock) {
 	}
 	time.Sleep(w.within(time.Second))
 	w.write(k, writes)
+	w.put(k)
 }
 
 // justified checks that a hold was lost by time, not before trust ended, or was
@@ -181,4 +185,16 @@ func (w *worker) write(k *kvlock.Lock, h *natstest.Hold) {
 	case errors.Is(err, fence.ErrStale):
 		attempt.Refused(err)
 	}
+}
+
+// put writes under the fence of the lock itself.
+func (w *worker) put(k *kvlock.Lock) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
+	defer cancel()
+	w.serial++
+	begun, out := w.linear.now(), accepted
+	if err := k.Put(ctx, k.Name(), fmt.Appendf(nil, "%s %d %d", k.Name(), k.Token(), w.serial)); err != nil {
+		out = unknown
+	}
+	w.linear.add(w.client, k.Name(), input{op: puts, token: k.Token()}, begun, out)
 }

@@ -19,8 +19,9 @@ type op string
 
 const (
 	gains  op = "gains"
-	ends   op = "ends" // or noticed the loss
-	writes op = "writes"
+	ends   op = "ends"   // or noticed the loss
+	writes op = "writes" // to a guarded resource
+	puts   op = "puts"   // under the fence of the lock itself
 )
 
 // An input is one operation with the token that it was done with, or that it gave.
@@ -60,6 +61,10 @@ var mutexModel = porcupine.NondeterministicModel{
 		case ends:
 			if s.holder == i.token {
 				return []any{fenced{last: s.last, mark: s.mark}}
+			}
+		case puts: // a refused one may come at any time
+			if out != accepted || i.token == s.last {
+				return []any{s}
 			}
 		case writes:
 			after := fenced{holder: s.holder, last: s.last, mark: i.token}
@@ -118,7 +123,7 @@ func (l *linear) add(client int, name string, in input, begun int64, out any) {
 	l.steps++
 	made := porcupine.Operation{ClientId: client, Input: in, Output: out, Call: begun, Return: l.steps}
 	l.ops[name] = append(l.ops[name], made)
-	if of, _, permit := strings.Cut(name, "#"); permit && in.op != writes {
+	if of, _, permit := strings.Cut(name, "#"); permit && (in.op == gains || in.op == ends) {
 		l.ops[of] = append(l.ops[of], made)
 	}
 }
@@ -175,6 +180,7 @@ func TestModelsRefuseWhatIsPromisedNotToHappen(t *testing.T) {
 		{"two holders", func(l *linear) { l.one("x", gains, 1); l.one("x", gains, 2) }, false},
 		{"token falls", func(l *linear) { l.one("x", gains, 2); l.one("x", ends, 2); l.one("x", gains, 1) }, false},
 		{"stale write", func(l *linear) { l.one("x", writes, 2); l.one("x", writes, 1) }, false},
+		{"late put", func(l *linear) { l.one("x", gains, 1); l.one("x", ends, 1); l.one("x", gains, 2); l.one("x", puts, 1) }, false},
 		{"two permits", func(l *linear) { l.one("pool#0", gains, 1); l.one("pool#1", gains, 2) }, true},
 		{"three permits", func(l *linear) { l.one("pool#0", gains, 1); l.one("pool#1", gains, 2); l.one("pool#2", gains, 3) }, false},
 	}

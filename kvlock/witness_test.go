@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -26,13 +27,25 @@ type witness struct {
 // nameOf turns a key into the name of the lock or permit.
 var nameOf = strings.NewReplacer("lock.", "", "slot.", "", ".", "#")
 
-// A sighting is a record in the place of a lock, or a marker.
+// A sighting is a record in the place of a lock, a marker, or what was written under a
+// lock.
 type sighting struct {
+	kind   sighted
 	name   string
 	at     time.Time // stored, which in a bubble is everybody's time
-	marker bool
-	token  uint64 // of a renewal, 0: something else
+	token  uint64    // 0 for a marker
+	serial int       // of a written value
 }
+
+type sighted int
+
+const (
+	sawMarker sighted = iota
+	sawGain
+	sawRenewal
+	sawRevoked
+	sawData
+)
 
 func newWitness(t *testing.T, nc *nats.Conn) *witness {
 	b, err := bucket.Open(t.Context(), natstest.JetStream(t, nc), bucket.AttachOnly())
@@ -43,7 +56,7 @@ func newWitness(t *testing.T, nc *nats.Conn) *witness {
 	w := &witness{b: b, stop: stop, done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		if err := b.Watch(ctx, w.see, func() {}, "lock.*", "slot.*.*"); !errors.Is(err, context.Canceled) {
+		if err := b.Watch(ctx, w.see, func() {}, "lock.*", "slot.*.*", "data.*"); !errors.Is(err, context.Canceled) {
 			t.Errorf("Watch = %v", err)
 		}
 	}()
@@ -51,9 +64,19 @@ func newWitness(t *testing.T, nc *nats.Conn) *witness {
 }
 
 func (w *witness) see(e bucket.Entry) {
-	s := sighting{name: nameOf.Replace(e.Key), at: e.Time, marker: e.Marker}
-	if token, revoked := tokenOf(e.Value); !e.Marker && !revoked {
-		s.token = token
+	s := sighting{name: nameOf.Replace(e.Key), at: e.Time}
+	token, revoked := tokenOf(e.Value)
+	switch {
+	case e.Marker:
+	case strings.HasPrefix(e.Key, "data."):
+		s.kind = sawData
+		_, _ = fmt.Sscan(string(e.Value), &s.name, &s.token, &s.serial) // as written by put
+	case revoked:
+		s.kind, s.token = sawRevoked, token
+	case token != 0:
+		s.kind, s.token = sawRenewal, token
+	default:
+		s.kind, s.token = sawGain, e.Revision
 	}
 	w.seen = append(w.seen, s)
 }
@@ -81,8 +104,10 @@ func (w *witness) stands(name string, token uint64) bool {
 	return err == nil && !e.Marker && (e.Revision == token || carried == token)
 }
 
-// check checks that nothing was released while somebody believed in it (S8), and that
-// nothing was renewed that nobody had been given (K4).
+// check checks that nothing was released while somebody believed in it (S8), that
+// nothing was renewed that nobody had been given (K4), that nothing was written under a
+// hold after the next had begun (S3), and that the writes of a hold are stored in
+// their order (H13).
 func (w *witness) check(c *chaos) {
 	w.stop()
 	<-w.done
@@ -90,12 +115,24 @@ func (w *witness) check(c *chaos) {
 	for _, s := range c.spans {
 		known[s.token] = true
 	}
+	newest := make(map[string]uint64) // token, by name
+	written := make(map[uint64]int)   // serial, by token
 	for _, seen := range w.seen {
-		if seen.token != 0 && !known[seen.token] {
+		if seen.kind == sawData {
+			if seen.token < newest[seen.name] {
+				c.t.Errorf("a write under %q with token %d was stored at %v, after token %d", seen.name, seen.token, clock(seen.at), newest[seen.name])
+			}
+			if seen.serial < written[seen.token] {
+				c.t.Errorf("write %d under %q with token %d was stored at %v, after write %d", seen.serial, seen.name, seen.token, clock(seen.at), written[seen.token])
+			}
+			written[seen.token] = seen.serial
+		}
+		newest[seen.name] = max(newest[seen.name], seen.token)
+		if seen.kind == sawRenewal && !known[seen.token] {
 			c.t.Errorf("a hold of %q with token %d was renewed at %v, and nobody has it", seen.name, seen.token, clock(seen.at))
 		}
 		for _, s := range c.spans {
-			if seen.marker && s.name == seen.name && s.from.Before(seen.at) && seen.at.Before(s.to) {
+			if seen.kind == sawMarker && s.name == seen.name && s.from.Before(seen.at) && seen.at.Before(s.to) {
 				c.t.Errorf("%q was freed at %v while %s held it (token %d, %v to %v)", s.name, clock(seen.at), s.who, s.token, clock(s.from), clock(s.to))
 			}
 		}
