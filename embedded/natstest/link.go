@@ -85,12 +85,16 @@ func (l *Link) InProcessConn() (net.Conn, error) {
 	return &clientConn{wire: w}, nil
 }
 
-// forget drops w from the link when its pumps have ended.
+// forget drops w from the link when its pumps have ended and its client has closed. Until
+// then the end of it may be on its way, and kept by a cut.
 func (l *Link) forget(w *wire) {
 	w.done.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.wires, w)
+	w.pumped = true
+	if w.down.dead {
+		delete(l.wires, w)
+	}
 }
 
 // Cut silences both ways. Nothing is closed.

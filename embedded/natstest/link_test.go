@@ -463,25 +463,28 @@ func TestLinkFollowsTheServerThroughARestart(t *testing.T) {
 }
 
 func TestServerGoneDuringACutIsSeenWhenMended(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		r := newRig(t)
-		r.link.Cut()
-		natstest.Restart(t, r.srv)
-		time.Sleep(time.Second)
-		if got := r.nc.Status(); got != nats.CONNECTED {
-			t.Errorf("status in the cut = %v, want %v", got, nats.CONNECTED)
-		}
-		r.link.Mend()
-		settle()
-		if got := r.nc.Status(); got != nats.RECONNECTING {
-			t.Errorf("status after Mend = %v, want %v", got, nats.RECONNECTING)
-		}
-		time.Sleep(100 * time.Millisecond)
-		settle()
-		if got := r.nc.Status(); got != nats.CONNECTED {
-			t.Errorf("status = %v, want %v", got, nats.CONNECTED)
-		}
-	})
+	for _, cut := range []func(*natstest.Link){(*natstest.Link).Cut, (*natstest.Link).CutDown} {
+		natstest.Bubble(t, func(t *testing.T) {
+			r := newRig(t)
+			cut(r.link)
+			natstest.Restart(t, r.srv)
+			_ = r.nc.Publish("x", nil) // nobody receives it, and the client does not know
+			time.Sleep(time.Second)
+			if got := r.nc.Status(); got != nats.CONNECTED {
+				t.Errorf("status in the cut = %v, want %v", got, nats.CONNECTED)
+			}
+			r.link.Mend()
+			settle()
+			if got := r.nc.Status(); got != nats.RECONNECTING {
+				t.Errorf("status after Mend = %v, want %v", got, nats.RECONNECTING)
+			}
+			time.Sleep(100 * time.Millisecond)
+			settle()
+			if got := r.nc.Status(); got != nats.CONNECTED {
+				t.Errorf("status = %v, want %v", got, nats.CONNECTED)
+			}
+		})
+	}
 }
 
 func TestLargeMessagesPassWhole(t *testing.T) {

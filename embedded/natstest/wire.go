@@ -21,6 +21,7 @@ type wire struct {
 	toClient splitter
 	deadline time.Time // for the client's reads
 	greeted  bool      // the client has connected: the server has answered its first PING
+	pumped   bool      // the pumps have ended
 }
 
 func newWire(l *Link, server net.Conn) *wire {
@@ -129,6 +130,9 @@ func (c *clientConn) Close() error {
 		return net.ErrClosed
 	}
 	c.wire.down.kill()
+	if c.wire.pumped {
+		delete(l.wires, c.wire)
+	}
 	if c.wire.down.fail == nil {
 		c.wire.up.push(l.cargo(c.wire, cargo{end: true}))
 	}
