@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,7 +68,8 @@ type chaos struct {
 	names   []string  // of locks
 	things  [][]thing // by process
 	guard   *fence.KV
-	lets    []func() // end what is held back
+	lets    []func()    // end what is held back
+	faulty  atomic.Bool // else no message is lost
 	history natstest.History
 	linear  linear
 	witness *witness
@@ -153,6 +155,7 @@ func (c *chaos) run() {
 		}
 	}
 	for range 2 {
+		c.faulty.Store(true)
 		for range burst {
 			time.Sleep(time.Duration(c.rnd.Int64N(int64(2 * time.Second))))
 			c.fault()
@@ -176,7 +179,12 @@ func (c *chaos) run() {
 func (c *chaos) fault() {
 	p := c.ps[c.rnd.IntN(len(c.ps))]
 	within := func(d time.Duration) time.Duration { return time.Duration(c.rnd.Int64N(int64(d))) }
-	toBucket := func(subject string) bool { return strings.HasPrefix(subject, "$KV.tenure.") }
+	// What a burst left to be lost is not lost in the quiet after it.
+	toBucket := func(subject string) bool { return c.faulty.Load() && strings.HasPrefix(subject, "$KV.tenure.") }
+	toProcess := func(subject string) bool { return c.faulty.Load() && toProcesses(subject) }
+	answer := func(subject string, _ []byte) bool {
+		return toBucket(subject) || c.faulty.Load() && strings.HasPrefix(subject, "$JS.API.")
+	}
 	switch c.rnd.IntN(16) {
 	case 0:
 		p.link.Cut()
@@ -196,11 +204,11 @@ func (c *chaos) fault() {
 	case 7:
 		p.link.Delay(within(400 * time.Millisecond))
 	case 8, 9:
-		p.link.DropReply(1 + c.rnd.IntN(4))
+		p.link.DropReply(1+c.rnd.IntN(4), answer)
 	case 10:
-		p.link.DuplicateReply(1 + c.rnd.IntN(4))
+		p.link.DuplicateReply(1+c.rnd.IntN(4), answer)
 	case 11:
-		p.link.DropRequest(1+c.rnd.IntN(4), toProcesses)
+		p.link.DropRequest(1+c.rnd.IntN(4), toProcess)
 	case 12:
 		p.link.DropRequest(1+c.rnd.IntN(2), toBucket)
 	case 13:
@@ -208,7 +216,7 @@ func (c *chaos) fault() {
 		c.lets = append(c.lets, let)
 		time.AfterFunc(within(5*time.Second), let)
 	case 14:
-		let := p.link.HoldReply()
+		let := p.link.HoldReply(answer)
 		c.lets = append(c.lets, let)
 		time.AfterFunc(within(5*time.Second), let)
 	case 15:
@@ -228,12 +236,12 @@ func (c *chaos) fault() {
 
 // mend ends all faults.
 func (c *chaos) mend() {
+	c.faulty.Store(false)
 	for _, let := range c.lets {
 		let()
 	}
 	c.lets = nil
 	for _, p := range c.ps {
-		// What was to be lost still may be: one more message of each kind ends that.
 		p.link.Mend()
 		p.link.Delay(0)
 	}
