@@ -368,11 +368,8 @@ func (c *Claimer) hint(name string, revision uint64) {
 	if revision <= c.floors[name] {
 		return
 	}
-	// The settings may not be known yet: a worker that has just joined can be
-	// handed a partition before it has read them.
-	if _, ok := c.index[name]; !ok && c.index != nil {
-		return
-	}
+	// The partition may be unknown: the settings have not been read yet, or it was
+	// removed while it was handed over. What becomes of it the slot decides.
 	c.hints[name] = revision
 	c.ensure(name)
 	if s := c.slots[name]; s != nil {

@@ -246,6 +246,7 @@ func (l *leader) run(ctx context.Context) error {
 			if err := l.deposed(ctx); err != nil {
 				return err
 			}
+			l.remind()
 			l.mu.Lock()
 			l.change(leaveDebounce) // also if another's plan came in between
 			l.mu.Unlock()
@@ -319,6 +320,28 @@ func (l *leader) deposed(ctx context.Context) error {
 		return errDeposed
 	}
 	return nil
+}
+
+// remind tells live workers of claims that name them though the plan does not: such
+// a worker may not know.
+//
+//	The plan gives p to b; a hands it over, and the hint is lost; the next plan gives
+//	p to nobody. b has no reason to look, and nobody else to remind it.
+func (l *leader) remind() {
+	l.mu.Lock()
+	lost := make(map[string]owner)
+	for name, o := range l.claims {
+		if m := l.members[o.worker]; m == nil || m.epoch != o.epoch {
+			continue
+		}
+		if to, _, known := l.c.target(name); !known || to.ID != o.worker || to.Epoch != o.epoch {
+			lost[name] = o
+		}
+	}
+	l.mu.Unlock()
+	for name, o := range lost {
+		l.c.tell(o.worker, o.epoch, message{Op: opYours, Partition: name, Revision: o.revision})
+	}
 }
 
 // publish makes a plan and stores it if it differs from the present one. It is
