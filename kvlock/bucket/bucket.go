@@ -133,8 +133,8 @@ type Bucket struct {
 	publish string // of the subject of a key when written
 	api     string // prefix of the JetStream API
 
-	ackPrefix string // what comes before the sequence in most acknowledgements
-	log       *slog.Logger
+	ackStart string // how most acknowledgements begin
+	log      *slog.Logger
 
 	created time.Time
 	opens   time.Time // end of the quarantine by the local monotonic clock
@@ -172,7 +172,7 @@ func Open(ctx context.Context, js jetstream.JetStream, opts ...Option) (*Bucket,
 	}
 	b := &Bucket{js: js, nc: js.Conn(), name: s.name, prefix: "$KV." + s.name + ".", log: s.log}
 	b.publish, b.api = b.prefix, jetstream.DefaultAPIPrefix
-	b.ackPrefix = fmt.Sprintf(`{"stream":%q, "seq":`, b.streamName())
+	b.ackStart = fmt.Sprintf(`{"stream":%q,"seq":`, b.streamName())
 	if o := js.Options(); o.Domain != "" {
 		b.api = "$JS." + o.Domain + ".API."
 	} else if o.APIPrefix != "" && o.APIPrefix != jetstream.DefaultAPIPrefix {

@@ -185,15 +185,15 @@ type ack struct {
 	Sequence uint64              `json:"seq"`
 }
 
-// parseAck reads an acknowledgement. The usual one is what servers write by hand
-// themselves, and is read so: JSON takes longer than all else here, and a larger
-// stack than the goroutines of thousands of holds should have.
+// parseAck reads an acknowledgement. The usual one is what servers write by hand, and
+// is read so: JSON takes longer than all else here, and a larger stack than the
+// goroutines of thousands of holds should have.
 func (b *Bucket) parseAck(data []byte) (ack, error) {
-	if rest, ok := strings.CutPrefix(string(data), b.ackPrefix); ok {
-		if digits, ok := strings.CutSuffix(rest, "}"); ok {
-			if seq, err := strconv.ParseUint(digits, 10, 64); err == nil {
-				return ack{Sequence: seq}, nil
-			}
+	if rest, ok := strings.CutPrefix(string(data), b.ackStart); ok {
+		// Nothing more may follow, as in those of batches and duplicates.
+		digits, ends := strings.CutSuffix(rest, "}")
+		if seq, err := strconv.ParseUint(digits, 10, 64); ends && err == nil {
+			return ack{Sequence: seq}, nil
 		}
 	}
 	var a ack
