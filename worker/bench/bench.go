@@ -38,6 +38,7 @@ var parts = []part{
 	{"acquire", acquire, nil},
 	{"handover", handOvers, nil},
 	{"renew", renewals, nil},
+	{"fenced", fenced, nil},
 	{"claim", claims, []string{fileSite}},
 }
 

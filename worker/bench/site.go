@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -216,6 +217,30 @@ func (r *rawWriter) write(ctx context.Context) error {
 	}
 	r.took = append(r.took, time.Since(began))
 	return nil
+}
+
+// batch publishes n messages without any expectation in one atomic batch, and returns
+// how long that took.
+func (r *rawWriter) batch(ctx context.Context, n int) (time.Duration, error) {
+	js, id := r.from[0].JetStream(), bucket.Nonce()
+	began := time.Now()
+	for i := range n {
+		m := &nats.Msg{Subject: r.from[0].Subject("raw." + bucket.Nonce()), Data: make([]byte, rawSize), Header: nats.Header{
+			"Nats-Batch-Id":       {id},
+			"Nats-Batch-Sequence": {strconv.Itoa(i + 1)},
+		}}
+		if i < n-1 {
+			if err := js.Conn().PublishMsg(m); err != nil {
+				return 0, fmt.Errorf("raw batch: %w", err)
+			}
+			continue
+		}
+		m.Header.Set("Nats-Batch-Commit", "1")
+		if _, err := js.PublishMsg(ctx, m); err != nil {
+			return 0, fmt.Errorf("raw batch: %w", err)
+		}
+	}
+	return time.Since(began), nil
 }
 
 // taken returns what was measured since the last call.
