@@ -40,15 +40,13 @@ func (l *Locker) LockAll(ctx context.Context, names ...string) (*Locks, error) {
 // has returned, not earlier, also those that are left when one was lost. Else it is as
 // [Locker.Do].
 func (l *Locker) DoAll(ctx context.Context, names []string, f func(ctx context.Context, locks *Locks) error) error {
-	if err := l.enter(); err != nil {
-		return fmt.Errorf("kvlock: take all: %w", err)
-	}
-	defer l.work.Done()
-	s, err := l.takeAll(ctx, names, true)
-	if err != nil {
-		return err
-	}
-	return l.guard(ctx, s, s.Release, func(ctx context.Context) error { return f(ctx, s) })
+	return l.do("all", func() error {
+		s, err := l.takeAll(ctx, names, true)
+		if err != nil {
+			return err
+		}
+		return l.guard(ctx, s, s.Release, func(ctx context.Context) error { return f(ctx, s) })
+	})
 }
 
 // All returns the holds in the order of their names. Each has a token of its own.
