@@ -169,7 +169,7 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("limit of semaphore %q: have %d, want %d", e.Name, e.Have, e.Want)
+	return fmt.Sprintf("limit: have %d, want %d", e.Have, e.Want)
 }
 
 // Unwrap returns [ErrLimit].

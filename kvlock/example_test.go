@@ -93,3 +93,49 @@ func ExampleLocker_Holders() {
 	// a printer 15s
 	// b printer 15s
 }
+
+func ExampleLocker_Semaphore() {
+	locker, stop := exampleLocker()
+	defer stop()
+
+	ctx := context.Background()
+	licences, err := locker.Semaphore(ctx, "licences", 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 2 {
+		permit, err := licences.TryLock(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer permit.Release(ctx)
+	}
+	_, err = licences.TryLock(ctx)
+	fmt.Println("all in use:", errors.Is(err, kvlock.ErrHeld))
+	_, err = locker.Semaphore(ctx, "licences", 3)
+	fmt.Println(err)
+	// Output:
+	// all in use: true
+	// kvlock: semaphore "licences": limit: have 2, want 3
+}
+
+func ExampleLocker_RWLock() {
+	locker, stop := exampleLocker()
+	defer stop()
+
+	ctx := context.Background()
+	config := locker.RWLock("config")
+	for range 2 { // at the same time
+		reader, err := config.RLock(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer reader.Release(ctx)
+	}
+	_, err := config.TryLock(ctx)
+	if held, ok := errors.AsType[*kvlock.HeldError](err); ok {
+		fmt.Println("read by", held.Owner)
+	}
+	// Output:
+	// read by printer
+}

@@ -110,13 +110,9 @@ func (w *waiter) crossOff(a attempt) (step, error) {
 // trust in it is over before it began.
 func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 	l := w.l
-	trust, began, limit := l.lease.Trust(a.sent), time.Now(), time.Time{}
+	trust := l.lease.Trust(a.sent)
 	if trust.Over() {
 		return nil
-	}
-	if l.maxHold > 0 {
-		limit = began.Add(l.maxHold)
-		trust = trust.Until(limit)
 	}
 	k := &Lock{
 		l:        l,
@@ -131,8 +127,6 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 		done:     make(chan struct{}),
 		kept:     true, // not before all is set
 		guarded:  w.guarded,
-		began:    began,
-		limit:    limit,
 		pen:      make(chan struct{}, 1),
 		value:    w.value,
 		low:      w.low,
@@ -140,6 +134,7 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 		revision: revision,
 		nonce:    a.nonce,
 		trust:    trust,
+		sent:     a.sent,
 	}
 	if w.ticket.Nonce != "" {
 		k.waiter, k.ticketed, k.left = w, true, make(chan struct{})
@@ -196,7 +191,9 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) *Lock {
 	}
 	k.mu.Unlock()
 	l.log.DebugContext(ctx, "lock gained", slog.String("lock", k.name), slog.Uint64("token", k.token))
-	l.trace.acquired(k, began.Sub(w.called))
+	if k.kind != kindGate {
+		k.begin(w)
+	}
 	return k
 }
 

@@ -33,8 +33,6 @@ type Lock struct {
 	closing  sync.Once     // for it
 	guarded  bool          // by Do, which releases it
 	waiter   *waiter       // whose ticket it was gained with, nil if none
-	began    time.Time     // when it was known to be gained
-	limit    time.Time     // when it is lost at the latest, zero for never
 	pen      chan struct{} // holds one while a fenced write is under way, which owns ghost
 	ghost    uint64        // the fence of a write that may still be under way, 0 for none
 
@@ -55,6 +53,9 @@ type Lock struct {
 	revision uint64 // the newest confirmed one
 	nonce    string // of the write that got it
 	trust    bucket.Trust
+	sent     time.Time   // when the write was sent that it is in
+	began    time.Time   // for its owner, zero if it has not
+	limit    time.Time   // when it is lost at the latest, zero for never
 	lapse    *time.Timer // fires when trust ends
 	doubts   []attempt   // renewals whose outcome is unknown, oldest first
 	lost     *LostError  // nil until it is lost
@@ -143,11 +144,11 @@ func (k *Lock) Remaining() time.Duration {
 // says whether the hold lasts, and by a timer.
 func (k *Lock) check() {
 	k.mu.Lock()
-	over := !k.over && k.trust.Over()
+	over, limit := !k.over && k.trust.Over(), k.limit
 	k.mu.Unlock()
 	switch {
 	case !over:
-	case !k.limit.IsZero() && !time.Now().Before(k.limit):
+	case !limit.IsZero() && !time.Now().Before(limit):
 		k.lose(LostError{Reason: Overrun})
 	default:
 		k.lose(LostError{Reason: Expired})
@@ -171,7 +172,31 @@ func (k *Lock) lose(e LostError) {
 	k.end(&e)
 	k.tell(eventEnd)
 	k.l.log.WarnContext(k.ctx, "lock lost", slog.String("lock", k.name), slog.Uint64("token", k.token), slog.Any("err", &e))
-	k.l.trace.lost(&e)
+	k.l.trace.lost(k, &e)
+}
+
+// begin starts the hold for its owner, once it is gained and, for a writer, the readers
+// are gone: the minimum and the maximum hold count from now on.
+func (k *Lock) begin(w *waiter) {
+	k.mu.Lock()
+	k.began = time.Now()
+	if k.l.maxHold > 0 {
+		k.limit = k.began.Add(k.l.maxHold)
+		k.trust = k.trust.Until(k.limit)
+		if !k.over {
+			k.lapse.Reset(max(0, k.trust.Left()))
+		}
+	}
+	waited := k.began.Sub(w.called)
+	k.mu.Unlock()
+	k.l.trace.acquired(k, waited)
+}
+
+// hasBegun returns when the hold began for its owner, zero if it has not.
+func (k *Lock) hasBegun() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.began
 }
 
 // confirm records that the write of a was stored at revision. It returns false if
@@ -183,7 +208,7 @@ func (k *Lock) confirm(revision uint64, a attempt) bool {
 	inTime := k.lost == nil && !k.trust.Over()
 	k.revision, k.nonce, k.doubts, k.trouble, k.shown = revision, a.nonce, nil, nil, a.version
 	if inTime && !k.over {
-		k.trust = k.l.lease.Trust(a.sent).Until(k.limit)
+		k.trust, k.sent = k.l.lease.Trust(a.sent).Until(k.limit), a.sent
 		k.lapse.Reset(max(0, k.trust.Left()))
 	}
 	if k.pending != nil {

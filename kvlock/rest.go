@@ -8,7 +8,7 @@ import (
 )
 
 // restEnd returns when the minimum hold is over.
-func (k *Lock) restEnd() time.Time { return k.began.Add(k.l.minHold) }
+func (k *Lock) restEnd() time.Time { return k.hasBegun().Add(k.l.minHold) }
 
 // rest gives the lock back but keeps it barred for what is left of its minimum hold
 // (L15): the record becomes a tombstone whose TTL is that, rounded up. It is no marker,

@@ -148,7 +148,7 @@ func (rw *RWLock) join(ctx context.Context, guarded bool) *Reader {
 func (k *Lock) joinable() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return !k.over && !k.trust.Over() && !k.notes.any
+	return !k.over && !k.trust.Over() && !k.notes.any && k.l.maxHold == 0 // one hold must not outlast it by many readers
 }
 
 func (rw *RWLock) reader(ctx context.Context, s *share) *Reader {
@@ -240,6 +240,7 @@ func (k *Lock) awaitReaders(ctx context.Context, w *waiter) error {
 		none, err := k.lookAtReaders(ctx, w, p)
 		switch {
 		case err == nil && none:
+			k.begin(w)
 			return k.Err()
 		case err == nil && !w.patient && w.held != nil:
 			return w.held
@@ -282,7 +283,7 @@ func (k *Lock) setPending(p *pending) {
 // next one: before the gate's, it would be known; after that, it is too late.
 func (k *Lock) lookAtReaders(ctx context.Context, w *waiter, p *pending) (none bool, err error) {
 	k.mu.Lock()
-	revision, trust := k.revision, k.trust
+	revision, sent := k.revision, k.sent
 	k.mu.Unlock()
 	try, cancel := k.l.attempt(ctx)
 	state, err := k.l.b.State(try, keyOf(k.enc, "*"))
@@ -291,7 +292,7 @@ func (k *Lock) lookAtReaders(ctx context.Context, w *waiter, p *pending) (none b
 		return false, err
 	}
 	now := time.Now()
-	fresh := state.LastRevision >= revision && k.age(trust) <= k.l.lease.Margin
+	fresh := state.LastRevision >= revision && age(sent) <= k.l.lease.Margin
 	known := make(map[string]time.Time)
 	k.mu.Lock()
 	for key := range state.Keys {
@@ -354,9 +355,10 @@ func (k *Lock) expect(p *pending, id string, at time.Time) {
 	p.readers[id] = at
 }
 
-// age returns how long ago the write was sent that the trust is in.
-func (k *Lock) age(t bucket.Trust) time.Duration {
-	return k.l.lease.TTL - k.l.lease.Margin - t.Left()
+// age returns how long ago t was, by the clock that says more.
+func age(t time.Time) time.Duration {
+	now := time.Now()
+	return max(now.Sub(t), now.Round(0).Sub(t.Round(0)))
 }
 
 // awaitNews waits until all known readers have left, or it is time to look at one.
@@ -388,9 +390,9 @@ func (k *Lock) awaitNews(ctx context.Context, p *pending) {
 func (k *Lock) renewBefore(ctx context.Context, p *pending) {
 	for ctx.Err() == nil && k.l.ctx.Err() == nil && k.ctx.Context.Err() == nil {
 		k.mu.Lock()
-		trust := k.trust
+		sent := k.sent
 		k.mu.Unlock()
-		if k.age(trust) <= k.l.lease.Margin/2 {
+		if age(sent) <= k.l.lease.Margin/2 {
 			return
 		}
 		k.tell(eventDue)

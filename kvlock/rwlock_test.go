@@ -789,3 +789,61 @@ func TestWriterBelievesNoMessageThatAReaderHasLeft(t *testing.T) {
 		release(t, (<-writer).lock)
 	})
 }
+
+// The minimum and the maximum hold of a writer count from when it is in: who gives up
+// before that leaves nothing, and waiting uses nothing up.
+func TestMinimumAndMaximumHoldOfAWriterCountFromWhenItIsIn(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := newSite(t)
+		var acquired, ended int
+		a, b := s.process("a"), s.process("b", kvlock.WithMaxHold(10*time.Second), kvlock.WithMinHold(5*time.Second), kvlock.WithTrace(&kvlock.Trace{
+			Acquired: func(string, uint64, time.Duration) { acquired++ },
+			Released: func(string, uint64, time.Duration, error) { ended++ },
+			Lost:     func(*kvlock.LostError) { ended++ },
+		}))
+		rw := a.RWLock("cfg")
+		first := tryRLock(t, rw)
+		if _, err := b.RWLock("cfg").TryLock(t.Context()); !errors.Is(err, kvlock.ErrHeld) {
+			t.Errorf("TryLock = %v, want %v", err, kvlock.ErrHeld)
+		}
+		leave(t, tryRLock(t, a.RWLock("cfg"))) // nothing rests
+		if acquired != 0 || ended != 0 {
+			t.Errorf("traced = %d acquired, %d ended before any hold, want none", acquired, ended)
+		}
+		writer := asking(t.Context(), b.RWLock("cfg").Lock)
+		time.Sleep(time.Minute)
+		wantWaiting(t, "Lock", writer)
+		leave(t, first)
+		began := time.Now()
+		got := <-writer
+		if got.err != nil || !got.at.Equal(began) {
+			t.Fatalf("Lock = %v, %v after the reader left, want nil, at once", got.err, got.at.Sub(began))
+		}
+		<-got.lock.Context().Done()
+		if after := time.Since(began); after != 10*time.Second {
+			t.Errorf("the hold lasted %v, want 10s", after)
+		}
+		wantLost(t, "Err", got.lock.Err(), kvlock.Overrun)
+		synctest.Wait()
+		if acquired != 1 || ended != 1 {
+			t.Errorf("traced = %d acquired, %d ended, want one of each", acquired, ended)
+		}
+	})
+}
+
+// A reader does not lose its hold because those before it had theirs for long.
+func TestMaximumHoldIsThatOfEachReader(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := newSite(t)
+		rw := s.process("a", kvlock.WithMaxHold(10*time.Second)).RWLock("cfg")
+		first := tryRLock(t, rw)
+		time.Sleep(6 * time.Second)
+		second := tryRLock(t, rw)
+		time.Sleep(6 * time.Second)
+		wantLost(t, "Err of the first", first.Err(), kvlock.Overrun)
+		if err := second.Err(); err != nil {
+			t.Errorf("Err of the second = %v, want nil", err)
+		}
+		leave(t, second)
+	})
+}

@@ -69,15 +69,15 @@ func (t *Trace) renewFailed(k *Lock, err error) {
 	}
 }
 
-func (t *Trace) lost(err *LostError) {
-	if t.Lost != nil {
+func (t *Trace) lost(k *Lock, err *LostError) {
+	if t.Lost != nil && !k.hasBegun().IsZero() {
 		t.Lost(err)
 	}
 }
 
 func (t *Trace) released(k *Lock, err error) {
-	if t.Released != nil {
-		t.Released(k.name, k.token, time.Since(k.began), err)
+	if began := k.hasBegun(); t.Released != nil && !began.IsZero() {
+		t.Released(k.name, k.token, time.Since(began), err)
 	}
 }
 
