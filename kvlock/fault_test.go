@@ -81,34 +81,6 @@ type chaos struct {
 	still  []span // when nothing failed
 }
 
-// A thing is what a worker can take.
-type thing struct {
-	name     string
-	try, get func(context.Context) (*kvlock.Lock, error)
-}
-
-// thingsOf returns what is taken in a run: a lock, and either another one or a
-// semaphore.
-func (c *chaos) thingsOf(p *process) []thing {
-	things := []thing{lockThing(p, "x")}
-	if c.seed%2 == 0 {
-		return append(things, lockThing(p, "y"))
-	}
-	s, err := p.Semaphore(c.t.Context(), "pool", 2)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return append(things, thing{"pool", s.TryLock, s.Lock})
-}
-
-func lockThing(p *process, name string) thing {
-	return thing{
-		name,
-		func(ctx context.Context) (*kvlock.Lock, error) { return p.TryLock(ctx, name) },
-		func(ctx context.Context) (*kvlock.Lock, error) { return p.Lock(ctx, name) },
-	}
-}
-
 // A call is one call of Lock or TryLock.
 type call struct {
 	span
@@ -120,6 +92,7 @@ type span struct {
 	who, name string
 	from, to  time.Time
 	token     uint64
+	shared    bool // by readers
 }
 
 func newChaos(t *testing.T, seed uint64) *chaos {
@@ -170,6 +143,7 @@ func (c *chaos) run() {
 	all.Wait()
 	c.history.Check(c.t)
 	c.checkOrder()
+	c.checkReaders()
 	c.recovers()
 	c.witness.check(c)
 	c.t.Logf("%d calls, %d holds", len(c.calls), len(c.spans))
@@ -267,6 +241,17 @@ func (c *chaos) checkOrder() {
 	}
 }
 
+// checkReaders checks that nobody wrote while somebody read (S1).
+func (c *chaos) checkReaders() {
+	for _, r := range c.spans {
+		for _, w := range c.spans {
+			if r.shared && !w.shared && r.name == w.name && r.from.Before(w.to) && w.from.Before(r.to) {
+				c.t.Errorf("%s read %q from %v to %v, while %s held it from %v to %v", r.who, r.name, clock(r.from), clock(r.to), w.who, clock(w.from), clock(w.to))
+			}
+		}
+	}
+}
+
 // recovers checks that everybody gets every lock again, and that nothing is left.
 func (c *chaos) recovers() {
 	ctx, cancel := context.WithTimeout(c.t.Context(), progress)
@@ -275,7 +260,7 @@ func (c *chaos) recovers() {
 	for _, things := range c.things {
 		for _, what := range things {
 			all.Go(func() {
-				k, err := what.get(ctx)
+				k, err := what.take(ctx, true)
 				if err == nil {
 					err = k.Release(ctx)
 				}

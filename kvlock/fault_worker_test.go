@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"time"
 
 	"tenure/embedded/natstest"
@@ -37,33 +36,32 @@ func (w *worker) work(ctx context.Context) {
 			time.AfterFunc(w.within(10*time.Second), cancel)
 		}
 		begun, since := w.linear.now(), time.Now()
-		var k *kvlock.Lock
-		var err error
-		if w.rnd.IntN(4) == 0 {
-			k, err = what.try(take)
-		} else {
-			k, err = what.get(take)
-		}
+		got, err := what.take(take, w.rnd.IntN(4) > 0)
 		w.record(call{span{who: w.who, name: what.name, from: since, to: time.Now()}, err == nil})
 		cancel()
 		if err != nil {
 			time.Sleep(w.within(200 * time.Millisecond))
 			continue
 		}
-		w.linear.add(w.client, k.Name(), input{op: gains, token: k.Token()}, begun, true)
-		w.hold(ctx, k)
+		for _, k := range got.locks {
+			w.linear.add(w.client, k.Name(), input{op: gains, token: k.Token()}, begun, true)
+		}
+		if len(got.locks) == 0 {
+			w.linear.add(w.client, what.name, input{op: reads}, begun, true)
+		}
+		w.hold(ctx, what.name, got)
 	}
 }
 
 // A belief watches one hold from the outside.
 type belief struct {
-	k     *kvlock.Lock
+	taken
 	least time.Time // it cannot be lost by time before
 }
 
 // sample notes for how long the hold cannot be lost by time.
 func (b *belief) sample() {
-	if left := b.k.Remaining(); left > 0 {
+	if left := b.Remaining(); left > 0 {
 		if until := time.Now().Add(left); until.After(b.least) {
 			b.least = until
 		}
@@ -72,26 +70,36 @@ func (b *belief) sample() {
 
 // hold works under a hold for a while, sometimes past its end, and writes once more
 // after it.
-func (w *worker) hold(ctx context.Context, k *kvlock.Lock) {
-	b := belief{k: k}
+func (w *worker) hold(ctx context.Context, name string, got holding) {
+	b := belief{taken: got}
 	b.sample()
-	s := span{who: w.who, name: k.Name(), from: time.Now(), token: k.Token()}
-	h := w.history.Begin(w.who, k.Name(), k.Token())
-	var writes *natstest.Hold // from the moment that the resource knows of the hold
-	if w.raise(k) {
-		writes = w.history.Begin(w.who, "resource "+k.Name(), k.Token())
+	begun := time.Now()
+	var held []*natstest.Hold
+	for _, k := range got.locks {
+		held = append(held, w.history.Begin(w.who, k.Name(), k.Token()))
 	}
-	end := sync.OnceFunc(func() {
-		s.to = time.Now()
-		begun := w.linear.now()
-		h.End()
-		if writes != nil {
-			writes.End()
+	writes := make(map[*kvlock.Lock]*natstest.Hold) // from the moment that the resource knows of the hold
+	for _, k := range got.locks {
+		if w.raise(k) && got.Err() == nil {
+			writes[k] = w.history.Begin(w.who, "resource "+k.Name(), k.Token())
+			held = append(held, writes[k])
 		}
-		w.linear.add(w.client, k.Name(), input{op: ends, token: k.Token()}, begun, true)
-	})
+	}
+	var ended time.Time
+	end := func() {
+		ended = time.Now()
+		for _, h := range held {
+			h.End()
+		}
+		for _, k := range got.locks {
+			w.linear.add(w.client, k.Name(), input{op: ends, token: k.Token()}, w.linear.now(), true)
+		}
+		if len(got.locks) == 0 {
+			w.linear.add(w.client, name, input{op: leaves}, w.linear.now(), true)
+		}
+	}
 	lost := make(chan struct{})
-	stop := context.AfterFunc(k.Context(), func() {
+	stop := context.AfterFunc(got.Context(), func() {
 		end()
 		close(lost)
 	})
@@ -112,42 +120,54 @@ func (w *worker) hold(ctx context.Context, k *kvlock.Lock) {
 		}
 		pause.Stop()
 		b.sample()
-		w.write(k, writes)
-		w.put(k)
+		w.write(got.locks, writes)
 	}
 	if stop() {
 		end()
 	} else {
 		<-lost
-		w.justified(&b, s.to)
+		w.justified(&b, ended)
 	}
-	w.mu.Lock()
-	w.spans = append(w.spans, s)
-	w.mu.Unlock()
-	before := k.Err()
-	err := k.Release(ctx)
+	w.spend(name, got, begun, ended)
+	before := got.Err()
+	err := got.Release(ctx)
 	if reason, ok := errors.AsType[*kvlock.LostError](err); ok && before == nil && reason.Reason != kvlock.Revoked {
 		w.t.Errorf("Release = %v after Err = nil at the same time", err)
 	}
-	if err == nil && w.witness.stands(k.Name(), k.Token()) {
-		w.t.Errorf("hold of %q with token %d stands after Release = nil", k.Name(), k.Token())
+	for _, k := range got.locks {
+		if err == nil && w.witness.stands(k.Name(), k.Token()) {
+			w.t.Errorf("hold of %q with token %d stands after Release = nil", k.Name(), k.Token())
+		}
 	}
 	time.Sleep(w.within(time.Second))
-	w.write(k, writes)
-	w.put(k)
+	w.write(got.locks, writes)
+}
+
+// spend records for how long what was taken was believed in.
+func (w *worker) spend(name string, got holding, from, to time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, k := range got.locks {
+		w.spans = append(w.spans, span{who: w.who, name: k.Name(), from: from, to: to, token: k.Token()})
+	}
+	if len(got.locks) == 0 {
+		w.spans = append(w.spans, span{who: w.who, name: name, from: from, to: to, shared: true})
+	}
 }
 
 // justified checks that a hold was lost by time, not before trust ended, or was
 // broken: nothing else happens in a run. A lost answer is no loss (S7), nor is a
 // refusal (S9).
 func (w *worker) justified(b *belief, at time.Time) {
-	lost, ok := errors.AsType[*kvlock.LostError](b.k.Err())
+	lost, ok := errors.AsType[*kvlock.LostError](b.Err())
+	if !ok {
+		w.t.Errorf("Err = %v of a hold that was not released, want lost", b.Err())
+		return
+	}
 	w.mu.Lock()
-	broken := w.broken[b.k.Name()]
+	broken := w.broken[lost.Name]
 	w.mu.Unlock()
 	switch {
-	case !ok:
-		w.t.Errorf("Err = %v of a hold that was not released, want lost", b.k.Err())
 	case lost.Reason == kvlock.Expired && at.Before(b.least):
 		w.t.Errorf("%v at %v, though it had trust until %v", lost, clock(at), clock(b.least))
 	case lost.Reason == kvlock.Revoked && broken:
@@ -169,11 +189,18 @@ func (w *worker) raise(k *kvlock.Lock) bool {
 	return err == nil && k.Err() == nil
 }
 
-// write writes to the guarded resource.
-func (w *worker) write(k *kvlock.Lock, h *natstest.Hold) {
-	if h == nil {
-		return
+// write writes under each lock, to the guarded resource and under its own fence.
+func (w *worker) write(locks []*kvlock.Lock, writes map[*kvlock.Lock]*natstest.Hold) {
+	for _, k := range locks {
+		if h := writes[k]; h != nil {
+			w.guarded(k, h)
+		}
+		w.put(k)
 	}
+}
+
+// guarded writes to the guarded resource.
+func (w *worker) guarded(k *kvlock.Lock, h *natstest.Hold) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
 	defer cancel()
 	attempt, begun := h.Write(), w.linear.now()

@@ -19,7 +19,9 @@ type op string
 
 const (
 	gains  op = "gains"
-	ends   op = "ends"   // or noticed the loss
+	ends   op = "ends"  // or noticed the loss
+	reads  op = "reads" // gains for reading
+	leaves op = "leaves"
 	writes op = "writes" // to a guarded resource
 	puts   op = "puts"   // under the fence of the lock itself
 )
@@ -94,8 +96,29 @@ var permitsModel = porcupine.Model{
 	},
 }
 
+// A shared is the state of a lock for readers and writers.
+type shared struct{ readers, writers int }
+
+// sharedModel says what a lock for readers and writers may do.
+var sharedModel = porcupine.Model{
+	Init: func() any { return shared{} },
+	Step: func(state, in, _ any) (bool, any) {
+		s := state.(shared)
+		switch in.(input).op {
+		case reads:
+			return s.writers == 0, shared{s.readers + 1, s.writers}
+		case leaves:
+			return s.readers > 0, shared{s.readers - 1, s.writers}
+		case gains:
+			return s == shared{}, shared{0, 1}
+		default:
+			return s.writers == 1, shared{}
+		}
+	},
+}
+
 // models say what is checked beside the locks, by name.
-var models = map[string]porcupine.Model{"pool": permitsModel}
+var models = map[string]porcupine.Model{"pool": permitsModel, "rw shared": sharedModel}
 
 // linear collects operations for the check that they are linearizable.
 type linear struct {
@@ -122,7 +145,13 @@ func (l *linear) add(client int, name string, in input, begun int64, out any) {
 	}
 	l.steps++
 	made := porcupine.Operation{ClientId: client, Input: in, Output: out, Call: begun, Return: l.steps}
+	if in.op == reads || in.op == leaves {
+		name += " shared"
+	}
 	l.ops[name] = append(l.ops[name], made)
+	if name == "rw" && (in.op == gains || in.op == ends) {
+		l.ops["rw shared"] = append(l.ops["rw shared"], made)
+	}
 	if of, _, permit := strings.Cut(name, "#"); permit && (in.op == gains || in.op == ends) {
 		l.ops[of] = append(l.ops[of], made)
 	}
@@ -181,6 +210,8 @@ func TestModelsRefuseWhatIsPromisedNotToHappen(t *testing.T) {
 		{"token falls", func(l *linear) { l.one("x", gains, 2); l.one("x", ends, 2); l.one("x", gains, 1) }, false},
 		{"stale write", func(l *linear) { l.one("x", writes, 2); l.one("x", writes, 1) }, false},
 		{"late put", func(l *linear) { l.one("x", gains, 1); l.one("x", ends, 1); l.one("x", gains, 2); l.one("x", puts, 1) }, false},
+		{"two readers", func(l *linear) { l.one("rw", reads, 0); l.one("rw", reads, 0); l.one("rw", leaves, 0) }, true},
+		{"reader beside a writer", func(l *linear) { l.one("rw", reads, 0); l.one("rw", gains, 1) }, false},
 		{"two permits", func(l *linear) { l.one("pool#0", gains, 1); l.one("pool#1", gains, 2) }, true},
 		{"three permits", func(l *linear) { l.one("pool#0", gains, 1); l.one("pool#1", gains, 2); l.one("pool#2", gains, 3) }, false},
 	}
