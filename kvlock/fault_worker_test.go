@@ -159,9 +159,13 @@ func (w *worker) spend(name string, got holding, from, to time.Time) {
 // broken: nothing else happens in a run. A lost answer is no loss (S7), nor is a
 // refusal (S9).
 func (w *worker) justified(b *belief, at time.Time) {
-	lost, ok := errors.AsType[*kvlock.LostError](b.Err())
+	cause := context.Cause(b.Context())
+	if err := b.Err(); err != cause {
+		w.t.Errorf("Err = %v, want the cause of its context: %v", err, cause)
+	}
+	lost, ok := errors.AsType[*kvlock.LostError](cause)
 	if !ok {
-		w.t.Errorf("Err = %v of a hold that was not released, want lost", b.Err())
+		w.t.Errorf("cause = %v of a hold that was not released, want lost", cause)
 		return
 	}
 	w.mu.Lock()

@@ -65,8 +65,14 @@ func (s *Locks) Lock(name string) *Lock {
 // that was lost.
 func (s *Locks) Context() context.Context { return s.ctx }
 
-// Err is [Lock.Err]: nil while all are held, and else why one is not.
+// Err is [Lock.Err]: nil while all are held, and else why the first one was not held any
+// more.
 func (s *Locks) Err() error {
+	if s.ctx != nil {
+		if err := context.Cause(s.ctx.Context); err != nil {
+			return err // what others have come to since does not change it
+		}
+	}
 	var ended error
 	for _, k := range s.locks {
 		if err := k.Err(); isLost(err) {

@@ -321,3 +321,27 @@ func TestBadSetsOfNamesAreErrors(t *testing.T) {
 		}
 	})
 }
+
+// S5: what becomes of the others after the first loss does not change the reason.
+func TestErrOfSeveralLocksStaysThatOfTheFirstLoss(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		a, b := two(t)
+		ks, err := a.LockAll(t.Context(), "x", "y")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Break(t.Context(), "y", "why"); err != nil {
+			t.Fatal(err)
+		}
+		<-ks.Context().Done()
+		first := wantLost(t, "cause", context.Cause(ks.Context()), kvlock.Revoked)
+		a.link.Cut()
+		time.Sleep(14 * time.Second) // x is lost too
+		if err := ks.Lock("x").Err(); !errors.Is(err, kvlock.ErrLost) && !errors.Is(err, kvlock.ErrReleased) {
+			t.Errorf("Err of x = %v, want ended", err)
+		}
+		if err := ks.Err(); err != error(first) {
+			t.Errorf("Err = %v, want %v", err, first)
+		}
+	})
+}
