@@ -200,7 +200,7 @@ func TestRestartWithinTheRejoinDelayTakesItsOwnBack(t *testing.T) {
 	})
 }
 
-// C21: with ids that stay, a rolling restart changes no owner.
+// C21, N71: with ids that stay, a rolling restart changes no owner.
 func TestRollingRestartWithStableIDsChangesNoOwner(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		g := newGroup(t, 12, claim.WithRestart())

@@ -157,7 +157,7 @@ func TestSlowLinkKeepsTheSessionAndEndsItByTheTimeOfSending(t *testing.T) {
 	})
 }
 
-// C22, C24: the same id takes its own partitions back once the old session has
+// C22, C24, N72: the same id takes its own partitions back once the old session has
 // ended, and nothing moves elsewhere if it is quick enough.
 func TestRestartUnderTheSameIDWaitsForTheOldSession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
