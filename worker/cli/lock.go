@@ -23,6 +23,7 @@ type lockCommand struct {
 
 	Try      bool           `name:"try" xor:"wait" help:"Fail at once if the lock is not free."`
 	Wait     *time.Duration `name:"wait" xor:"wait" placeholder:"DURATION" help:"How long to wait for the lock; for ever if not given."`
+	MinHold  time.Duration  `name:"min-hold" default:"0s" placeholder:"DURATION" help:"Keep the lock barred for so long at least, also if the command ends before."`
 	Note     string         `name:"note" placeholder:"TEXT" help:"Text that is shown with the holder."`
 	Owner    string         `name:"owner" placeholder:"NAME" help:"Name of the holder for people to read; host and process if not given."`
 	NoCreate bool           `name:"no-create" help:"Do not make a missing bucket."`
@@ -40,6 +41,10 @@ then got SIGTERM, and SIGKILL before others can take the lock.
 The command finds TENURE_LOCK, TENURE_TOKEN, TENURE_BUCKET and TENURE_OWNER in its environment. Give the token to
 whatever the command writes to, so that it can refuse a writer that was paused and does not know that it has lost the
 lock. All signals go to the whole process group of the command.
+
+With --min-hold the server keeps the lock from others until that time is over, in whole seconds rounded up, though tenure
+has ended: a job of a schedule then runs once, also if its other starters are a little late. Choose it 2 s shorter than
+the period at least.
 
 Example:
 
@@ -77,6 +82,9 @@ func (c *lockCommand) check() error {
 		}
 		c.Try = *c.Wait == 0
 	}
+	if c.MinHold < 0 || c.MinHold > 24*time.Hour {
+		return wrongFlag("min-hold", c.MinHold.String(), "0s to 24h")
+	}
 	if _, err := exec.LookPath(c.Command[0]); err != nil {
 		return fmt.Errorf("run %q: %w", c.Command[0], errors.Unwrap(err))
 	}
@@ -104,7 +112,7 @@ func (c *lockCommand) run(ctx context.Context, r *run, relay *relay) error {
 	locker, err := kvlock.New(ctx, js,
 		kvlock.WithBucket(b), kvlock.WithLogger(r.log),
 		kvlock.WithTTL(c.TTL), kvlock.WithMargin(c.LeaseMargin()), kvlock.WithRenewals(c.Renewals),
-		kvlock.WithOwner(c.Owner), kvlock.WithNote(c.Note))
+		kvlock.WithOwner(c.Owner), kvlock.WithNote(c.Note), kvlock.WithMinHold(c.MinHold))
 	if err != nil {
 		return err
 	}

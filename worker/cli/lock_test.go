@@ -100,6 +100,37 @@ func TestLockIsFreeTheMomentTheChildHasEnded(t *testing.T) {
 	}
 }
 
+// K76, N80: the second starter comes when the job has ended.
+func TestShortJobRunsOnceWithinItsMinimumHold(t *testing.T) {
+	t.Parallel()
+	_, url := startServer(t)
+	began := time.Now()
+	job := func(flags ...string) (int, string, string) {
+		return tenure(t, append(append([]string{"lock", "--server", url, "--owner", "me", "--min-hold", "2s", "job"}, flags...), "--", "echo", "ran")...)
+	}
+	if code, out, stderr := job("--try"); code != 0 || out != "ran\n" {
+		t.Fatalf("lock = %d, %q, %s, want 0 and the job's output", code, out, stderr)
+	}
+	if took := time.Since(began); took > 1900*time.Millisecond {
+		t.Skipf("the first job took %v", took) // a very slow machine
+	}
+	if code, out, stderr := job("--try"); code != 75 || out != "" || !strings.Contains(stderr, "minimum") {
+		t.Errorf("lock = %d, %q, %s, want 75 and why", code, out, stderr)
+	}
+	if code, out, _ := tenure(t, "locks", "--server", url, "--json"); code != 0 || !strings.Contains(out, `"resting"`) {
+		t.Errorf("locks = %d, %s, want a resting lock", code, out)
+	}
+	if code, out, stderr := job("--wait", "30s"); code != 0 || out != "ran\n" {
+		t.Errorf("lock = %d, %q, %s, want the job to run again", code, out, stderr)
+	}
+	if took := time.Since(began); took < 2*time.Second {
+		t.Errorf("it ran again after %v, want 2s", took)
+	}
+	if code, _, _ := tenure(t, "lock", "--server", url, "--min-hold", "-1s", "job", "--", "true"); code != 2 {
+		t.Errorf("lock with a bad minimum = %d, want 2", code)
+	}
+}
+
 // K72
 func TestEverySignalReachesTheWholeGroup(t *testing.T) {
 	t.Parallel()

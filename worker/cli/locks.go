@@ -38,6 +38,7 @@ type lockStatus struct {
 	TTL      string    `json:"ttl"`
 	Note     string    `json:"note,omitempty"`
 	Revoked  bool      `json:"revoked,omitempty"`
+	Resting  bool      `json:"resting,omitempty"`
 	Reason   string    `json:"reason,omitempty"`
 }
 
@@ -75,6 +76,9 @@ func (c *locksCommand) Run(ctx context.Context, r *run) error {
 		if l.Revoked {
 			note = "revoked: " + l.Reason
 		}
+		if l.Resting {
+			note = "released; its minimum hold is not over"
+		}
 		if note != "" {
 			note = shown(note)
 		}
@@ -89,7 +93,7 @@ func (c *locksCommand) Run(ctx context.Context, r *run) error {
 func asStatus(l kvlock.Holder) lockStatus {
 	return lockStatus{
 		Name: l.Name, Key: l.Key, Owner: l.Owner, Token: l.Token, Revision: l.Revision,
-		Since: l.Since, Expires: l.Expires(), TTL: l.TTL.String(), Note: l.Note, Revoked: l.Revoked, Reason: l.Reason,
+		Since: l.Since, Expires: l.Expires(), TTL: l.TTL.String(), Note: l.Note, Revoked: l.Revoked, Resting: l.Resting, Reason: l.Reason,
 	}
 }
 
