@@ -75,8 +75,8 @@ type Config struct {
 }
 
 // Run measures what c asks for, part by part, each on a server of its own. All of it
-// takes about five minutes; a part at a site takes less than 30 seconds, but for the
-// claims, which take two minutes. None may take longer than five.
+// takes about eight minutes; a part at a site takes less than a minute, but for the
+// claims, which take two. None may take longer than five.
 //
 // It returns when all is measured, or with the first error: ctx's cause, what a
 // server answered, or a [*NameError] before anything was begun.

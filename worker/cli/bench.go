@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -23,7 +24,7 @@ func (*benchCommand) Help() string {
 budget. Parts: %s. A server is started in this process for each: %s.
 With --server it is the servers that are named there, with a bucket of its own that is deleted at the end.
 
-All of it takes about five minutes. A busy machine makes figures of time worse, ratios less so. Budgets that are missed
+All of it takes about eight minutes. A busy machine makes figures of time worse, ratios less so. Budgets that are missed
 do not change the exit code.
 
 Example:
@@ -54,11 +55,16 @@ func (c *benchCommand) Run(ctx context.Context, r *run) error {
 		flag := map[string]string{"part": "only", "site": "on"}[wrong.What]
 		return wrongFlag(flag, strconv.Quote(wrong.Have), "some of "+strings.Join(wrong.Want, ","))
 	}
-	if err != nil {
+	if len(results) == 0 {
 		return err
 	}
+	return errors.Join(c.print(r.Out, results), err) // what was measured before an error is good
+}
+
+// print writes the results as a table, or as JSON.
+func (c *benchCommand) print(out io.Writer, results []bench.Result) error {
 	if c.JSON {
-		return printJSON(r.Out, map[string]any{"results": results})
+		return printJSON(out, map[string]any{"results": results})
 	}
 	rows := [][]string{{"NAME", "SERVER", "", "FIGURES"}}
 	for _, result := range results {
@@ -68,7 +74,7 @@ func (c *benchCommand) Run(ctx context.Context, r *run) error {
 		}
 		rows = append(rows, []string{result.Name, result.Server, verdict, figures(result)})
 	}
-	return printTable(r.Out, rows...)
+	return printTable(out, rows...)
 }
 
 // figures returns the figures of a result, those that have a budget with it.
