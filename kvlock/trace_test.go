@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"tenure/embedded/natstest"
@@ -88,6 +89,7 @@ func TestTraceIsToldWhatHappens(t *testing.T) {
 		time.Sleep(5200 * time.Millisecond) // renewal at 5 s, tried for 1 s
 		b.link.Mend()
 		<-kb.Context().Done()
+		synctest.Wait() // the trace is told a moment later
 		got := eb.take()
 		want = []string{"waiting job", "acquired job 6s", "failed job 7.5s true"}
 		if len(got) < 5 || !slices.Equal(got[:3], want) || got[len(got)-1] != "lost job "+string(kvlock.Expired) {

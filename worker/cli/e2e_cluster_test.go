@@ -40,8 +40,9 @@ func TestWorkerAndServerKilledAtOnce(t *testing.T) {
 	t.Parallel()
 	cluster, run := newClusterRun(t, commandWorker)
 	// The next holders ask a server that does not answer twice, for two seconds each,
-	// and the election may take more than is left of the TTL.
-	run.late = 10 * time.Second
+	// and the election may take more than is left of the TTL. A death so near an outage is
+	// taken for a part of it, and its worker waited for, for one TTL more.
+	run.late = 10*time.Second + run.job.TTL
 	run.publish(scale(900), scale(60))
 	run.begin("a", "b", "c")
 	server := mostConsumers(t, run, cluster, "a")
