@@ -198,6 +198,7 @@ type waiter struct {
 	doubts  []attempt         // gaining writes whose outcome is unknown
 	trouble error             // the last failure of a read or write since one succeeded
 	looks   int               // since the last sleep
+	absent  string            // nonce of a record whose process did not answer
 	fails   int
 	back    <-chan struct{} // closed at the first reconnect since the last look
 
@@ -473,7 +474,14 @@ func (w *waiter) stand(ctx context.Context) (step, error) {
 		Op: opNote, Lock: w.enc, Nonce: w.holder.Nonce, Token: w.held.Token,
 		Place: place{Process: w.l.id, Nonce: w.ticket.Nonce, Revision: w.ticket.revision},
 	})
-	if got == answerNotMine {
+	switch {
+	case got == answerNotMine:
+		return w.look, nil
+	case got != answerNoted && w.absent != w.holder.Nonce:
+		// Its process may have released the lock, knowing of nobody in line, and ended
+		// between the read and the question, which then meets nobody, or a connection
+		// that is being closed: one more look shows that.
+		w.absent = w.holder.Nonce
 		return w.look, nil
 	}
 	return w.sleep, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -440,4 +441,30 @@ func ExampleLocker_Lock() {
 	// Output:
 	// larger token: true
 	// <nil>
+}
+
+// A process that releases and ends at once knows of nobody whose question is still on
+// its way. The waiter hears that nobody is there, and must not wait for the TTL.
+func TestWaiterWhoseHolderHasReleasedAndGoneTakesTheLock(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		a, b := two(t)
+		k := a.tryLock(t, "job")
+		let := b.link.HoldRequest(func(subject string) bool { return strings.HasPrefix(subject, "_tenure.") })
+		c := b.waiting(t.Context(), "job")
+		synctest.Wait()
+		release(t, k)
+		if err := a.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		let()
+		got := <-c
+		if got.err != nil {
+			t.Fatalf("Lock = %v, want nil", got.err)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("lock taken after %v, want at once", took)
+		}
+		release(t, got.lock)
+	})
 }
