@@ -339,9 +339,33 @@ func (c change) String() string {
 		c.gaps[len(c.gaps)/2].Round(time.Millisecond), c.gaps[len(c.gaps)-1].Round(time.Millisecond))
 }
 
-// check compares a change with the minimum of moves and with what is promised of
-// the gaps. lenient allows for a machine that has other things to do.
+// check compares a change with the minimum of moves, and its gaps with the promises of
+// the design. The race detector, which slows every process down, is no machine that the
+// gaps of a hand-over are promised for: .ci/run runs these tests without it, too.
 func (c change) check(t *testing.T, what string, moves int, median, worst time.Duration) {
+	t.Helper()
+	c.checkMoves(t, what, moves)
+	if race || len(c.gaps) == 0 {
+		return
+	}
+	if have := c.gaps[len(c.gaps)/2]; have > median {
+		t.Errorf("%s: median gap = %v, want at most %v", what, have, median)
+	}
+	if have := c.gaps[len(c.gaps)-1]; have > worst {
+		t.Errorf("%s: worst gap = %v, want at most %v", what, have, worst)
+	}
+}
+
+// checkCrash is check for a worker that ends without a word (S6).
+func (c change) checkCrash(t *testing.T, what string, moves int, ttl time.Duration) {
+	t.Helper()
+	c.checkMoves(t, what, moves)
+	if have, most := slices.Max(c.gaps), ttl+time.Second; have > most {
+		t.Errorf("%s: all run elsewhere after %v, want at most %v", what, have, most)
+	}
+}
+
+func (c change) checkMoves(t *testing.T, what string, moves int) {
 	t.Helper()
 	t.Logf("%s: %v", what, c)
 	if c.moved != moves {
@@ -349,24 +373,6 @@ func (c change) check(t *testing.T, what string, moves int, median, worst time.D
 	}
 	if c.extra != 0 {
 		t.Errorf("%s: partitions that did not move saw %d events, want none", what, c.extra)
-	}
-	if len(c.gaps) == 0 {
-		return
-	}
-	if have := c.gaps[len(c.gaps)/2]; have > lenient*median {
-		t.Errorf("%s: median gap = %v, want at most %v, and %d times that here", what, have, median, lenient)
-	}
-	if have := c.gaps[len(c.gaps)-1]; have > lenient*worst {
-		t.Errorf("%s: worst gap = %v, want at most %v, and %d times that here", what, have, worst, lenient)
-	}
-}
-
-// lenient is by how much times may exceed what a quiet machine shows.
-var lenient = time.Duration(3)
-
-func init() {
-	if race {
-		lenient = 20
 	}
 }
 
@@ -380,9 +386,8 @@ func TestProcessesMoveTheMinimumWithoutGaps(t *testing.T) {
 		check(t, "join", 12, 100*time.Millisecond, 500*time.Millisecond)
 	f.during(func() time.Time { f.signal("e", syscall.SIGTERM); f.end("e"); return time.Now() }).
 		check(t, "leave", 12, 100*time.Millisecond, 500*time.Millisecond)
-	most := f.spec.TTL + time.Second
 	f.during(func() time.Time { now := time.Now(); f.kill("d"); return now }).
-		check(t, "crash", 16, most, most)
+		checkCrash(t, "crash", 16, f.spec.TTL)
 
 	// N30, N50, C7: none of its late writes is accepted, and when it is back it has its
 	// share under new tokens.
@@ -394,7 +399,7 @@ func TestProcessesMoveTheMinimumWithoutGaps(t *testing.T) {
 		f.signal("d", syscall.SIGSTOP)
 		delete(f.procs, "d") // settled is when the others have everything
 		return now
-	}).check(t, "stopped", 16, most, most)
+	}).checkCrash(t, "stopped", 16, f.spec.TTL)
 	time.Sleep(time.Second) // its session ended with its last heartbeat + TTL; it is stopped for longer
 	f.procs["d"] = frozen
 	f.during(func() time.Time { f.signal("d", syscall.SIGCONT); return time.Now() }).
@@ -424,7 +429,6 @@ func TestManyProcessesMoveTheMinimumWithoutGaps(t *testing.T) {
 		check(t, "join", 47, 300*time.Millisecond, time.Second)
 	f.during(func() time.Time { f.signal("x", syscall.SIGTERM); f.end("x"); return time.Now() }).
 		check(t, "leave", 47, 300*time.Millisecond, time.Second)
-	most := f.spec.TTL + time.Second
 	f.during(func() time.Time { now := time.Now(); f.kill("w19"); return now }).
-		check(t, "crash", 50, most, most)
+		checkCrash(t, "crash", 50, f.spec.TTL)
 }
