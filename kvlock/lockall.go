@@ -207,22 +207,25 @@ func (l *Locker) gainAll(ctx context.Context, ws []*waiter) []*Lock {
 	for i, w := range ws {
 		switch {
 		case err == nil:
-			k := w.hold(ctx, attempts[i], last-uint64(len(ws)-1-i))
-			if k == nil {
-				_ = releaseAll(ctx, locks) // as the others of the batch will find out
-				return nil
+			if k := w.hold(ctx, attempts[i], last-uint64(len(ws)-1-i)); k != nil {
+				locks = append(locks, k)
+				continue
 			}
-			locks = append(locks, k)
+			w.doubts = append(w.doubts, attempts[i]) // too late to be believed: it is found and ended
 		case notStored(err):
 			w.forgetTry(attempts[i])
 		default:
 			w.doubts = append(w.doubts, attempts[i])
 		}
-		if err != nil {
-			w.setPhase(phaseWaiting, "")
-		}
 	}
-	return locks
+	if len(locks) == len(ws) {
+		return locks
+	}
+	_ = releaseAll(ctx, locks) // none is given to the caller
+	for _, w := range ws {
+		w.setPhase(phaseWaiting, "")
+	}
+	return nil
 }
 
 // takeEach runs the waiters one after the other. The holds are returned also after an
