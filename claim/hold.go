@@ -42,7 +42,7 @@ type hold struct {
 
 	// The slot's goroutine alone uses these.
 	failures int       // in a row
-	handed   time.Time // of the hand-over to this worker, by the server's clock; zero if it was none
+	idle     time.Time // since when nobody runs it, by the server's clock; zero if it was not handed over, or runs
 	asked    time.Time // when the handler was asked to drain; zero if none was
 	returned time.Time // when it returned then
 }

@@ -188,9 +188,9 @@ func (s *slot) start(h *hold, handler Handler) (*Partition, <-chan error) {
 	p.ctx, p.end = context.WithCancelCause(h.ctx)
 	s.c.setRunning(s.name, p)
 	s.c.setBusy(s.name, true)
-	if !h.handed.IsZero() {
-		s.c.opts.trace.moved(h, max(0, time.Since(h.handed)+time.Duration(*h.record.Idle)*time.Microsecond))
-		h.handed = time.Time{}
+	if !h.idle.IsZero() {
+		s.c.opts.trace.moved(h, max(0, time.Since(h.idle)))
+		h.idle = time.Time{}
 	}
 	result := make(chan error, 1)
 	go func() {

@@ -119,7 +119,7 @@ func (s *slot) gain(sess *session, polled bool) (h *hold, concerned bool) {
 			}
 			h = s.hold(sess, e.Revision, rec)
 			if rec.By != s.c.id && rec.Idle != nil {
-				h.handed = e.Time
+				h.idle = e.Time.Add(-time.Duration(*rec.Idle) * time.Microsecond)
 			}
 			return h, true
 		case !want:
