@@ -16,7 +16,7 @@ import (
 // client that is gone after idle.
 const (
 	watchHeartbeat = 500 * time.Millisecond
-	watchExpiry    = 30 * time.Second
+	watchExpiry    = 5 * time.Minute
 	watchIdle      = 10 * time.Second
 	watchCreate    = 2 * time.Second
 	watchMaxPause  = 2 * time.Second
