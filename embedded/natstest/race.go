@@ -1,0 +1,6 @@
+//go:build race
+
+package natstest
+
+// raceDetector is whether this build has the race detector.
+const raceDetector = true
