@@ -424,7 +424,7 @@ func TestQuarantineSurvivesAResize(t *testing.T) {
 		g.wantLoads(time.Second, []int{1}, a)
 		ok(t, g.admin().Resize(t.Context(), claim.Numbered(4), claim.AfterDrain()))
 		g.wantLoads(5*time.Second, []int{3}, a)
-		want := claim.PartitionStatus{Name: "0", State: claim.StateQuarantined, Attempts: 1, Error: "no luck"}
+		want := claim.PartitionStatus{Name: "0", State: claim.StateQuarantined, Attempts: 1, Error: "no luck", Why: "unassigned: quarantined"}
 		if have := g.status(a, 0); have != want {
 			t.Errorf("status = %+v, want %+v", have, want)
 		}

@@ -62,7 +62,7 @@
 //	partition.go  what a handler sees
 //	trace.go      who is told what happens
 //	peer.go       hints between workers
-//	status.go     what the bucket says of a group
+//	status.go     what the bucket says of a group; watch.go: and what changes
 //	settings.go   what operators say of a group
 //	admin.go      changing that; resize.go, gate.go: another number of partitions
 //	explain.go    why a partition is where it is, and what if; history.go: where it was

@@ -18,8 +18,6 @@ type Explanation struct {
 	Group string `json:"group"`
 	PartitionStatus
 	Epoch    uint64    `json:"epoch,omitempty"`     // of the owner's session
-	Since    time.Time `json:"since,omitzero"`      // when the owner got it
-	Why      string    `json:"why"`                 // why the owner has it, or nobody
 	Next     string    `json:"next"`                // worker that a plan made now gives it to, empty for nobody
 	Plan     string    `json:"plan"`                // why that plan does so
 	Pin      string    `json:"pin,omitempty"`       // worker that it is pinned to
@@ -70,7 +68,7 @@ func (a *Admin) Explain(ctx context.Context, partition string) (Explanation, err
 		x.Next = in.Workers[w].ID
 	}
 	if x.Worker != "" {
-		x.Epoch, x.Since, x.Why = claim.Epoch, millis(claim.At), claim.Why.String()
+		x.Epoch = claim.Epoch
 	} else {
 		x.Why = x.Plan
 	}

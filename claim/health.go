@@ -69,6 +69,35 @@ func (c *Claimer) Healthy() error {
 	return nil
 }
 
+// Ready returns nil while the worker has a session that it can rely on, does not
+// stop, and is [Claimer.Healthy]; else a [*HealthError]. It reads memory only, and may
+// be called as often as one likes.
+func (c *Claimer) Ready() error {
+	if err := c.Healthy(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	bad := func(reason string, since time.Time, err error) error {
+		return &HealthError{Worker: c.id, Reason: reason, Since: since, Err: err}
+	}
+	switch sess := c.session.Load(); {
+	case !c.stopAt.IsZero():
+		return bad("it drains", c.stopAt, nil)
+	case sess == nil:
+		return bad("it has no session", c.apart, c.joinErr)
+	case sess.left() <= 0:
+		return bad("its session cannot be relied on", sess.sent(), nil)
+	}
+	return nil
+}
+
+// Leads reports whether the worker plans for the group now, as far as it knows.
+func (c *Claimer) Leads() bool {
+	sess := c.session.Load()
+	return sess != nil && sess.ctx.Err() == nil && sess.leads.Load()
+}
+
 // starve notes whether the plan, or the want of one, gives nothing to this session
 // without a reason; mu is held.
 func (c *Claimer) starve(sess *session) {

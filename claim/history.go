@@ -1,6 +1,9 @@
 package claim
 
 import (
+	"cmp"
+	"slices"
+	"strings"
 	"time"
 
 	"tenure/claim/plan"
@@ -41,4 +44,41 @@ func (r record) successor(revision uint64, end string, why plan.Reason) record {
 			past{Owner: r.Owner, Token: r.token(revision), At: r.At, Until: now, Why: r.Why, End: end})
 	}
 	return next
+}
+
+// maxMoves is how many moves a [Status] names.
+const maxMoves = 20
+
+// moves returns the last changes of owners that the claims remember.
+func (r *reader) moves() []Move {
+	newest := func(a, b Move) int {
+		return cmp.Or(b.At.Compare(a.At), strings.Compare(a.Partition, b.Partition))
+	}
+	last := make([]Move, 0, maxMoves+1)
+	add := func(m Move) {
+		if len(last) == maxMoves && newest(m, last[maxMoves-1]) > 0 {
+			return
+		}
+		i, _ := slices.BinarySearchFunc(last, m, newest)
+		last = slices.Insert(last, i, m)
+		last = last[:min(len(last), maxMoves)]
+	}
+	for _, name := range r.names {
+		c := r.claims[name]
+		from, end := "", ""
+		for _, p := range c.Log {
+			if p.At != 0 {
+				add(Move{Partition: name, From: from, To: p.Owner, Token: p.Token, At: millis(p.At), Why: p.Why.String()})
+			}
+			from, end = p.Owner, p.End
+		}
+		switch {
+		case c.At == 0:
+		case c.Owner != "":
+			add(Move{Partition: name, From: from, To: c.Owner, Token: c.token(c.revision), At: millis(c.At), Why: c.Why.String()})
+		case from != "":
+			add(Move{Partition: name, From: from, At: millis(c.At), Why: end})
+		}
+	}
+	return last
 }

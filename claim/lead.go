@@ -61,6 +61,8 @@ func (c *Claimer) lead(ctx context.Context, sess *session) error {
 		members: make(map[string]*seen), claims: make(map[string]owner), absent: make(map[string]absence),
 	}
 	c.log.InfoContext(ctx, "worker leads the group", slog.Uint64("epoch", sess.epoch))
+	sess.leads.Store(true)
+	defer sess.leads.Store(false)
 	ctx, end := context.WithCancelCause(ctx)
 	watched := make(chan error, 1)
 	go func() {

@@ -35,6 +35,7 @@ type session struct {
 	stopped chan struct{} // closed: none is in flight any more
 	changed chan struct{} // holds one: heartbeat now, the record has changed
 
+	leads atomic.Bool  // it plans for the group
 	place atomic.Int64 // how many live sessions have a smaller epoch, as last listed
 
 	mu     sync.Mutex
@@ -290,7 +291,7 @@ func (s *session) keep() {
 
 // beat makes one heartbeat and reports whether it was confirmed: by its
 // acknowledgement or by reading it back, and before the previous trust ended.
-func (s *session) beat() bool {
+func (s *session) beat() (confirmed bool) {
 	s.mu.Lock()
 	s.record.Beat++
 	m, last, before := s.record, s.last, s.trust
@@ -301,6 +302,7 @@ func (s *session) beat() bool {
 	}
 
 	sent := time.Now()
+	defer func() { s.c.opts.trace.renewed(s, sent, confirmed) }()
 	ctx, cancel := context.WithTimeout(s.ctx, limit)
 	revision, err := s.c.bucket.Write(ctx, bucket.Write{Key: s.key, Last: last, TTL: s.c.lease.TTL, Value: encode(m)})
 	cancel()

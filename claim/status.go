@@ -33,16 +33,29 @@ type Status struct {
 	Workers    []WorkerStatus    `json:"workers"`    // by id
 	Unassigned int               `json:"unassigned"` // partitions that no live worker owns
 	Plan       PlanStatus        `json:"plan"`
+	Moves      []Move            `json:"moves"` // the last changes of owners that are known, the newest first, up to 20
 }
 
 // PartitionStatus says who owns a partition.
 type PartitionStatus struct {
-	Name     string `json:"name"`
-	Worker   string `json:"worker"`          // empty if nobody owns it
-	Token    uint64 `json:"token"`           // 0 if nobody owns it
-	State    string `json:"state"`           // one of the States
-	Attempts int    `json:"attempts"`        // failures in a row
-	Error    string `json:"error,omitempty"` // the last of them
+	Name     string    `json:"name"`
+	Worker   string    `json:"worker"`          // empty if nobody owns it
+	Token    uint64    `json:"token"`           // 0 if nobody owns it
+	State    string    `json:"state"`           // one of the States
+	Attempts int       `json:"attempts"`        // failures in a row
+	Error    string    `json:"error,omitempty"` // the last of them
+	Since    time.Time `json:"since,omitzero"`  // when the owner got it, by the clock of a worker
+	Why      string    `json:"why,omitempty"`   // why the owner has it; why the plan gives it to nobody
+}
+
+// A Move is a change of the owner of a partition.
+type Move struct {
+	Partition string    `json:"partition"`
+	From      string    `json:"from"`            // worker that had it, empty if nobody did
+	To        string    `json:"to"`              // worker that got it, empty for nobody
+	Token     uint64    `json:"token,omitempty"` // of the new owner
+	At        time.Time `json:"at"`              // by the clock of a worker
+	Why       string    `json:"why"`             // why the new owner got it, or how it ended for the old one
 }
 
 // WorkerStatus says what a live worker has.
@@ -152,7 +165,7 @@ func (r *reader) take(e bucket.Entry) {
 	case "member":
 		delete(r.members, name)
 		if m, err := parseMember(e); err == nil && m.session() {
-			r.members[name] = &seen{member: m, epoch: m.epoch(e.Revision)}
+			r.members[name] = &seen{member: m, epoch: m.epoch(e.Revision), at: e.Time, beat: time.Now()}
 		}
 	case "claim":
 		delete(r.claims, name)
@@ -218,6 +231,7 @@ func (r *reader) status() Status {
 		}
 		s.Partitions[i] = one
 	}
+	s.Moves = r.moves()
 	leader := r.leader()
 	for id, m := range r.members {
 		s.Workers = append(s.Workers, WorkerStatus{
@@ -235,12 +249,16 @@ func (r *reader) status() Status {
 func (r *reader) partition(p *plan.Plan, i int, name string) (s PartitionStatus, target string) {
 	claim := r.claims[name]
 	s = PartitionStatus{Name: name, State: StateUnassigned, Attempts: claim.Attempts, Error: claim.Error}
-	if p != nil && p.Assign[i] >= 0 {
+	switch {
+	case p != nil && p.Assign[i] >= 0:
 		target = p.Workers[p.Assign[i]].ID
+	case p != nil:
+		s.Why = p.Why[i].String()
 	}
 	switch {
 	case r.alive(claim):
 		s.Worker, s.Token, s.State = claim.Owner, claim.token(claim.revision), StateRunning
+		s.Since, s.Why = millis(claim.At), claim.Why.String()
 		switch {
 		case r.members[claim.Owner].State == draining, contains(r.set.Drained, claim.Owner) && target != claim.Owner:
 			s.State = StateDraining

@@ -12,6 +12,12 @@ type Trace struct {
 	Joined      func(epoch uint64)
 	SessionLost func(err error)
 
+	// Renewed is called after a heartbeat was confirmed. Took is the time since it was
+	// sent. RenewFailed is called after one that was not; remaining is how long the
+	// session is still trusted if none is.
+	Renewed     func(took time.Duration)
+	RenewFailed func(remaining time.Duration)
+
 	// Gained is called when a partition was gained, before its handler is called.
 	Gained func(partition string, token uint64)
 
@@ -77,6 +83,15 @@ func (t *Trace) joined(epoch uint64) {
 func (t *Trace) sessionLost(err error) {
 	if t.SessionLost != nil {
 		t.SessionLost(err)
+	}
+}
+
+func (t *Trace) renewed(s *session, sent time.Time, confirmed bool) {
+	switch {
+	case confirmed && t.Renewed != nil:
+		t.Renewed(time.Since(sent))
+	case !confirmed && t.RenewFailed != nil:
+		t.RenewFailed(max(0, s.left()))
 	}
 }
 

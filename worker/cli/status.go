@@ -3,11 +3,10 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strconv"
-	"time"
 
 	"tenure/claim"
 	"tenure/config"
@@ -29,9 +28,6 @@ Example:
     tenure status orders --watch`
 }
 
-// watchEvery is how often a status that is watched is read.
-const watchEvery = time.Second
-
 func (c *statusCommand) Run(ctx context.Context, r *run) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
@@ -44,63 +40,51 @@ func (c *statusCommand) Run(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	page, err := c.page(ctx, b)
-	if err != nil {
-		return err
+	if c.Watch {
+		return c.watch(ctx, r, b)
 	}
-	if _, err := r.Out.Write(page); err != nil {
-		return err
-	}
-	if !c.Watch {
-		return nil
-	}
-	return c.watch(ctx, r, b, page)
-}
-
-// watch prints the status whenever it has changed, until ctx is done.
-func (c *statusCommand) watch(ctx context.Context, r *run, b *bucket.Bucket, last []byte) error {
-	clear := ""
-	if !c.JSON && config.IsTerminal(r.Out) {
-		clear = "\x1b[H\x1b[2J"
-	}
-	again := time.NewTicker(watchEvery)
-	defer again.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil // the only way to end it
-		case <-again.C:
-		}
-		page, err := c.page(ctx, b)
-		if err != nil {
-			if ctx.Err() == nil {
-				r.log.WarnContext(ctx, "status not read", slog.Any("err", err))
-			}
-			continue
-		}
-		if bytes.Equal(page, last) {
-			continue
-		}
-		last = page
-		if _, err := r.Out.Write(append([]byte(clear), page...)); err != nil {
-			return err
-		}
-	}
-}
-
-// page returns what is printed.
-func (c *statusCommand) page(ctx context.Context, b *bucket.Bucket) ([]byte, error) {
 	status, err := claim.ReadStatus(ctx, b, c.Group)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var page bytes.Buffer
+	return c.print(r.Out, &status)
+}
+
+// watch prints the status whenever it has changed, until a signal comes.
+func (c *statusCommand) watch(ctx context.Context, r *run, b *bucket.Bucket) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	redraw := !c.JSON && config.IsTerminal(r.Out)
+	var failed error
+	err := claim.WatchStatus(ctx, b, c.Group, func(s claim.Status) {
+		var page bytes.Buffer
+		if failed = c.print(&page, &s); failed == nil {
+			text := page.Bytes()
+			if redraw { // over the last page, line by line: to clear it first would flicker
+				text = append([]byte("\x1b[H"), bytes.ReplaceAll(text, []byte("\n"), []byte("\x1b[K\n"))...)
+				text = append(text, "\x1b[J"...)
+			}
+			_, failed = r.Out.Write(text)
+		}
+		if failed != nil {
+			cancel(failed)
+		}
+	})
+	switch ended, _ := errors.AsType[*signalError](context.Cause(ctx)); {
+	case failed != nil:
+		return failed
+	case ended != nil:
+		return nil // the only way to end it
+	default:
+		return err
+	}
+}
+
+func (c *statusCommand) print(w io.Writer, s *claim.Status) error {
 	if c.JSON {
-		err = printJSON(&page, status)
-	} else {
-		err = printStatus(&page, &status)
+		return printJSON(w, s)
 	}
-	return page.Bytes(), err
+	return printStatus(w, s)
 }
 
 func printStatus(w io.Writer, s *claim.Status) error {
