@@ -26,11 +26,12 @@ var allowed = map[string][]string{
 	"embedded/natstest": {"embedded", "github.com/nats-io/nats.go", "github.com/nats-io/nats-server/v2"},
 	"config":            {"github.com/goccy/go-yaml", "github.com/lmittmann/tint"},
 
-	"worker/proc":  {"golang.org/x/sys"},
-	"worker/bench": {"claim", "claim/plan", "embedded", "kvlock", "kvlock/bucket", "github.com/nats-io/nats.go"},
-	"worker":       {"claim", "worker/proc", "github.com/nats-io/nats.go", "go.uber.org/fx"},
+	"worker/proc":   {"golang.org/x/sys"},
+	"worker/bench":  {"claim", "claim/plan", "embedded", "kvlock", "kvlock/bucket", "github.com/nats-io/nats.go"},
+	"worker/verify": {"claim", "kvlock", "kvlock/bucket", "worker/proc"},
+	"worker":        {"claim", "worker/proc", "github.com/nats-io/nats.go", "go.uber.org/fx"},
 	"worker/cli": {
-		"claim", "config", "embedded", "kvlock", "kvlock/bucket", "worker", "worker/bench", "worker/proc",
+		"claim", "config", "embedded", "kvlock", "kvlock/bucket", "worker", "worker/bench", "worker/proc", "worker/verify",
 		"github.com/alecthomas/kong", "github.com/nats-io/nats.go", "go.uber.org/dig", "go.uber.org/fx", "golang.org/x/sys",
 	},
 }

@@ -36,9 +36,12 @@ type grammar struct {
 	Break   breakCommand   `cmd:"" help:"End the hold of a lock."`
 	Status  statusCommand  `cmd:"" help:"Print who has which partition of a group."`
 	Group   groupCommand   `cmd:"" help:"Change a group, or ask why a partition is where it is."`
+	Verify  verifyCommand  `cmd:"" help:"Prove the promises, with processes that are killed and stopped."`
 	Bench   benchCommand   `cmd:"" help:"Measure locks and claims beside raw JetStream."`
 	Server  serverCommand  `cmd:"" help:"Run a NATS server, for one machine and for trying things."`
 	Version versionCommand `cmd:"" help:"Print the version."`
+
+	VerifyChild verifyChild `cmd:"" hidden:"" name:"verify-child"`
 }
 
 func newGrammar(cfg *config.Config) *grammar {
@@ -47,6 +50,9 @@ func newGrammar(cfg *config.Config) *grammar {
 		Log:        &cfg.Log,
 		Lock:       lockCommand{Lease: &cfg.Lease},
 		Work:       workCommand{Lease: &cfg.Lease, Pool: &cfg.Pool},
+		Verify:     verifyCommand{Lease: &cfg.Lease},
+
+		VerifyChild: verifyChild{Lease: &cfg.Lease},
 	}
 }
 
