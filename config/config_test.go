@@ -347,3 +347,28 @@ func write(t *testing.T, text string) string {
 	}
 	return path
 }
+
+// What a process hands on to another is what it has itself, secrets included, and
+// nothing that stands in the environment before counts.
+func TestSettingsGoThroughTheEnvironment(t *testing.T) {
+	t.Parallel()
+	var c config.Config
+	err := c.Load(config.Sources{
+		Environ: []string{"NATS_URL=nats://a:b@x:1", "NATS_USER=joe", "NATS_PASSWORD=hunter2", "TENURE_TTL=7s", "TENURE_DRAIN_TIMEOUT=9s", "TENURE_CAPACITY=5"},
+		File:    write(t, "bucket: other\nfilter: 'o.{partition}.>'\nstream: O\n"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got config.Config
+	environ := append([]string{"NATS_CREDS=/no/such/file", "TENURE_CONFIG=/no/such/file", "TENURE_ZONE=z"}, c.Environ()...)
+	if err := got.Load(config.Sources{Environ: environ}); err != nil {
+		t.Fatalf("Load = %v, want nil", err)
+	}
+	if got.Connection != c.Connection || got.Lease != c.Lease || got.Pool != c.Pool || got.Log != c.Log {
+		t.Errorf("Load of Environ gives %+v, want %+v", got, c)
+	}
+	if got.Password.Reveal() != "hunter2" || got.Bucket != "other" {
+		t.Errorf("password and bucket = %q, %q, want what was given", got.Password.Reveal(), got.Bucket)
+	}
+}

@@ -18,7 +18,7 @@ func (c *Config) Environ() []string {
 
 // text returns the value of a setting as [set] reads it.
 func (s *setting) text() string {
-	if s.field.IsZero() {
+	if s.field.IsZero() && s.value == "" {
 		return ""
 	}
 	switch value := s.field.Interface().(type) {

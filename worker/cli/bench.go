@@ -37,9 +37,9 @@ func (c *benchCommand) Run(ctx context.Context, r *run) error {
 	defer stop()
 	var results []bench.Result
 	cfg := bench.Config{Only: c.Only, On: c.On, Report: func(result bench.Result) { results = append(results, result) }}
-	if config.IsTerminal(r.Err) {
-		cfg.Progress = func(what string) { _, _ = fmt.Fprintf(r.Err, "measuring %s\n", what) } // a courtesy
-	}
+	progress := r.newProgress()
+	defer progress.stop()
+	cfg.Progress = func(what string) { progress.step("measuring " + what) }
 	switch {
 	case r.cfg.Server != "" && len(c.On) > 0:
 		return wrongFlag("on", strings.Join(c.On, ","), "no --on together with a server that is named")
@@ -51,6 +51,7 @@ func (c *benchCommand) Run(ctx context.Context, r *run) error {
 		return wrongFlag("replicas", strconv.Itoa(c.Replicas), "1 without a server that is named; r3-file-tcp has 3")
 	}
 	err := bench.Run(ctx, cfg)
+	progress.stop()
 	if wrong, ok := errors.AsType[*bench.NameError](err); ok {
 		flag := map[string]string{"part": "only", "site": "on"}[wrong.What]
 		return wrongFlag(flag, strconv.Quote(wrong.Have), "some of "+strings.Join(wrong.Want, ","))

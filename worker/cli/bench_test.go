@@ -14,8 +14,8 @@ func TestBenchPrintsRatiosBesideTheRawOperation(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("code = %d, want 0; stderr %s", code, stderr)
 	}
-	if stderr != "" {
-		t.Errorf("stderr = %q, want nothing: it is no terminal", stderr)
+	if n := strings.Count(stderr, `"msg":"measuring acquire on `); n != 2 || strings.Count(stderr, "\n") != 2 {
+		t.Errorf("stderr = %q, want a line for each of two servers: it is no terminal", stderr)
 	}
 	var got struct {
 		Results []struct {

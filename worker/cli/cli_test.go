@@ -107,10 +107,15 @@ func (p *process) launch() {
 // shell has it.
 func (p *process) code() int {
 	p.t.Helper()
+	return p.codeWithin(time.Minute)
+}
+
+func (p *process) codeWithin(limit time.Duration) int {
+	p.t.Helper()
 	select {
 	case <-p.done:
-	case <-time.After(time.Minute):
-		p.t.Fatalf("%q still runs after a minute; stderr %s", p.Args, p.err.String())
+	case <-time.After(limit):
+		p.t.Fatalf("%q still runs after %v; stderr %s", p.Args, limit, p.err.String())
 	}
 	if status := p.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
 		return 128 + int(status.Signal())

@@ -91,6 +91,7 @@ func (c *verifyCommand) Run(ctx context.Context, r *run) error {
 			cmd := exec.Command(program, append([]string{"verify-child"}, args...)...)
 			// In the environment, since others can read arguments, and secrets are among it.
 			cmd.Env = append(slices.Clip(r.environ), r.cfg.Environ()...)
+			cmd.Env = append(cmd.Env, "TENURE_LOG_LEVEL=error", "TENURE_LOG_FORMAT=json") // for the one line that says why it ended
 			return cmd
 		},
 		Only: c.Only, Processes: c.Processes, Load: c.Load,
@@ -232,10 +233,7 @@ func (c *verifyChild) Run(ctx context.Context, r *run) error {
 		return err
 	}
 	member := verify.Member{
-		Bucket: b, TTL: c.TTL, Margin: c.LeaseMargin(), Renewals: c.Renewals, In: r.In, Out: r.Out, Code: exitCode,
+		Bucket: b, TTL: c.TTL, Margin: c.LeaseMargin(), Renewals: c.Renewals, In: r.In, Out: r.Out,
 	}
-	if err := member.Child(ctx, c.Args); err != nil {
-		return &codeError{code: exitCode(err)} // it has been said
-	}
-	return nil
+	return member.Child(ctx, c.Args)
 }

@@ -45,20 +45,14 @@ type Member struct {
 	Renewals int
 	In       io.Reader // orders; its end is the order to end
 	Out      io.Writer // the pipe that all children write to
-	Code     func(error) int
 }
 
 // Child does the part of a child: args are those that [Config.Command] was given. It
-// returns when In has ended, or with an error, of which the witness has been told.
+// returns when In has ended, or with an error.
 func (m *Member) Child(ctx context.Context, args []string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c := &child{Member: m}
-	err := c.run(ctx, cancel, args)
-	if err != nil {
-		_ = c.say(event{What: failed, Text: err.Error(), Code: m.Code(err)}) // whoever does not hear it is gone
-	}
-	return err
+	return (&child{Member: m}).run(ctx, cancel, args)
 }
 
 type child struct {
@@ -68,15 +62,14 @@ type child struct {
 	mu sync.Mutex // one line after the other
 }
 
-func (c *child) say(e event) error {
+// say tells the witness. If that is gone, so is the reason to go on, whatever is held.
+func (c *child) say(e event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.Who = c.who
-	err := e.write(c.Out)
-	if err != nil {
-		os.Exit(1) // nobody listens: whoever looked on is dead
+	if err := e.write(c.Out); err != nil {
+		os.Exit(1)
 	}
-	return nil
 }
 
 func (c *child) run(ctx context.Context, cancel context.CancelFunc, args []string) error {
@@ -112,7 +105,7 @@ func (c *child) locker(ctx context.Context) (*kvlock.Locker, error) {
 	return kvlock.New(ctx, c.Bucket.JetStream(),
 		kvlock.WithBucket(c.Bucket), kvlock.WithTTL(c.TTL), kvlock.WithMargin(c.Margin), kvlock.WithRenewals(c.Renewals),
 		kvlock.WithOwner("verify/"+c.who), kvlock.WithNote("tenure verify"),
-		kvlock.WithTrace(&kvlock.Trace{Waiting: func(name string) { _ = c.say(event{What: waiting, Thing: name}) }}))
+		kvlock.WithTrace(&kvlock.Trace{Waiting: func(name string) { c.say(event{What: waiting, Thing: name}) }}))
 }
 
 // hold takes a lock, says how long it trusts in it, and obeys orders.
@@ -126,26 +119,26 @@ func (c *child) hold(ctx context.Context, name string, orders <-chan string) err
 	if err != nil {
 		return end(ctx, err)
 	}
-	_ = c.say(event{What: gained, Thing: name, Token: lock.Token()})
+	c.say(event{What: gained, Thing: name, Token: lock.Token()})
 	trust := c.reporter(name, lock.Token, lock.Remaining)
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
-	for lost := false; ; {
+	for over := false; ; {
 		select {
 		case <-look.C:
 			trust()
-			if !lost && lock.Err() != nil {
-				lost = true
-				_ = c.say(event{What: ended, Thing: name, Token: lock.Token(), Text: lock.Err().Error()})
+			if !over && lock.Err() != nil {
+				over = true
+				c.say(event{What: ended, Thing: name, Token: lock.Token(), Text: lock.Err().Error()})
 			}
 		case order, ok := <-orders:
 			if !ok {
-				if !lost {
-					_ = c.say(event{What: ended, Thing: name, Token: lock.Token()})
+				if !over {
+					c.say(event{What: ended, Thing: name, Token: lock.Token()})
 				}
 				return nil
 			}
-			_ = c.say(c.obey(ctx, lock, order))
+			c.say(c.obey(ctx, lock, order))
 		}
 	}
 }
@@ -200,18 +193,25 @@ func (c *child) load(ctx context.Context, name string, lasts time.Duration) erro
 	}
 	defer c.leave(ctx, locker.Close)
 	n := 0
-	for stop := time.Now().Add(lasts); time.Now().Before(stop); n++ {
+	for stop := time.Now().Add(lasts); time.Now().Before(stop); {
 		asked := time.Now()
 		err := locker.Do(ctx, name, func(ctx context.Context, lock *kvlock.Lock) error {
-			_ = c.say(event{What: gained, Thing: name, Token: lock.Token(), Waited: time.Since(asked)})
-			defer func() { _ = c.say(event{What: ended, Thing: name, Token: lock.Token()}) }()
-			return increment(ctx, locker, lock)
+			c.say(event{What: gained, Thing: name, Token: lock.Token(), Waited: time.Since(asked)})
+			defer func() { c.say(event{What: ended, Thing: name, Token: lock.Token()}) }()
+			err := increment(ctx, locker, lock)
+			if err == nil {
+				n++
+			}
+			return err
 		})
-		if err != nil {
+		if loss, ok := errors.AsType[*kvlock.LostError](err); ok {
+			c.say(event{What: lost, Thing: name, Token: loss.Token, Text: loss.Error(), Fault: loss.Reason != kvlock.Expired})
+		} else if err != nil {
 			return end(ctx, err)
 		}
 	}
-	return c.say(event{What: done, Thing: name, N: n})
+	c.say(event{What: done, Thing: name, N: n})
+	return nil
 }
 
 // increment adds one to the number that is stored under the name of the lock, in a
@@ -245,8 +245,8 @@ func (c *child) work(ctx context.Context, group string, n int) error {
 	}
 	return worker.Run(ctx, func(ctx context.Context, p *claim.Partition) error {
 		thing := group + " " + p.Name()
-		_ = c.say(event{What: gained, Thing: thing, Token: p.Token()})
-		defer func() { _ = c.say(event{What: ended, Thing: thing, Token: p.Token()}) }()
+		c.say(event{What: gained, Thing: thing, Token: p.Token()})
+		defer func() { c.say(event{What: ended, Thing: thing, Token: p.Token()}) }()
 		trust := c.reporter(thing, p.Token, p.Remaining)
 		look := time.NewTicker(lookEvery)
 		defer look.Stop()
@@ -272,7 +272,7 @@ func (c *child) reporter(thing string, token func() uint64, remaining func() tim
 		until := now.Add(left)
 		if left > 0 && until.Sub(said) >= tellFrom {
 			said = until
-			_ = c.say(event{What: trusts, Thing: thing, Token: token(), Until: until.UnixNano()})
+			c.say(event{What: trusts, Thing: thing, Token: token(), Until: until.UnixNano()})
 		}
 	}
 }

@@ -15,8 +15,9 @@ const (
 	ended   = "ended"   // who leaves the thing, or has found that it is lost
 	wrote   = "wrote"   // what became of a write that was asked for
 	late    = "late"    // what became of writes after the hold had ended
+	lost    = "lost"    // who has lost the thing though nobody stopped it
 	done    = "done"    // who has done all it was started for
-	failed  = "failed"  // who cannot go on
+	failed  = "failed"  // who has ended with an error; its parent says so
 )
 
 // maxEvent is the length of a line that every system writes to a pipe in one piece.
@@ -30,10 +31,11 @@ type event struct {
 	Token uint64 `json:"token,omitempty"`
 	At    int64  `json:"at"`              // Unix nanoseconds, by the clock of the machine
 	Until int64  `json:"until,omitempty"` // trusts: the same
-	Text  string `json:"text,omitempty"`  // wrote, failed: what went wrong; late: what the hold says of itself
+	Text  string `json:"text,omitempty"`  // wrote, lost, failed: what went wrong; late: what the hold says of itself
 	Code  int    `json:"code,omitempty"`  // failed: exit code
 	N     int    `json:"n,omitempty"`     // done: how many times
 
+	Fault  bool `json:"fault,omitempty"`  // lost: it cannot have been an outage
 	Stored bool `json:"stored,omitempty"` // late: the write through the hold was stored
 	Forced bool `json:"forced,omitempty"` // late: the write past the hold's own check was stored
 

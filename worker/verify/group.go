@@ -33,7 +33,7 @@ func worker(ctx context.Context, s *site) (Check, error) {
 		return c, err
 	}
 	victim := names[groupWorkers-1]
-	lost := s.witness.has(victim)
+	theirs := s.witness.has(victim)
 	if err := rest(ctx, s.TTL/time.Duration(s.Renewals)/2); err != nil {
 		return c, err
 	}
@@ -50,7 +50,7 @@ func worker(ctx context.Context, s *site) (Check, error) {
 	}
 	moves, disturbed, last := make(map[string]int), make(map[string]bool), time.Duration(0)
 	for _, e := range s.witness.since(killed) {
-		switch ours := slices.Contains(lost, e.Thing); {
+		switch ours := slices.Contains(theirs, e.Thing); {
 		case !ours && (e.What == gained || e.What == ended):
 			disturbed[e.Thing] = true
 		case ours && e.What == gained:
@@ -72,12 +72,16 @@ func worker(ctx context.Context, s *site) (Check, error) {
 		s.witness.accuse("the last partition runs elsewhere after %v, want within TTL + %v = %v", ms(last), takeOverLimit, limit)
 	}
 	c.Figures = Figures{
-		{"takeover_ms", last.Milliseconds()}, {"limit_ms", limit.Milliseconds()},
-		{"moved", int64(len(moves))}, {"moved_again", int64(again)},
-		{"stayed", int64(groupPartitions - len(lost) - len(disturbed))}, {"disturbed", int64(len(disturbed))}, {"overlaps", s.overlaps()},
+		{"takeover_ms", last.Milliseconds()},
+		{"limit_ms", limit.Milliseconds()},
+		{"moved", int64(len(moves))},
+		{"moved_again", int64(again)},
+		{"stayed", int64(groupPartitions - len(theirs) - len(disturbed))},
+		{"disturbed", int64(len(disturbed))},
+		{"overlaps", s.overlaps()},
 	}
 	c.Saw = fmt.Sprintf("%d of its %d partitions run elsewhere after %v, %d of them moved more than once; of the other %d, %d were disturbed",
-		len(moves), len(lost), ms(last), again, groupPartitions-len(lost), len(disturbed))
+		len(moves), len(theirs), ms(last), again, groupPartitions-len(theirs), len(disturbed))
 	return c, nil
 }
 

@@ -1,7 +1,9 @@
 package verify
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -54,6 +56,8 @@ func newSite(c *Config, locker *kvlock.Locker, name string) (*site, error) {
 func (s *site) start(role, who string, n int) error {
 	cmd := s.Command(role, who, s.name, strconv.Itoa(n))
 	cmd.Stdout = s.out
+	var log bytes.Buffer
+	cmd.Stderr = &log // not to be read before the child has ended
 	orders, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -65,12 +69,22 @@ func (s *site) start(role, who string, n int) error {
 	s.children[who] = &process{group, orders}
 	go func() { // ends with the child
 		<-group.Done()
-		if code := group.ExitCode(); code != 0 && code < 128 {
-			// It has said why, unless it could not say anything.
-			s.witness.take(event{What: failed, Who: who, At: time.Now().UnixNano(), Code: code, Text: fmt.Sprintf("process %s ended with exit code %d", who, code)})
+		if code := group.ExitCode(); code != 0 && !s.witness.isGone(who) {
+			s.witness.take(event{What: failed, Who: who, At: time.Now().UnixNano(), Code: code, Text: complaint(log.String(), code)})
 		}
 	}()
 	return nil
+}
+
+// complaint returns why a child has ended: the message of its last line of log.
+func complaint(log string, code int) string {
+	log = strings.TrimSpace(log)
+	last := log[strings.LastIndexByte(log, '\n')+1:]
+	var line struct{ Msg string }
+	if json.Unmarshal([]byte(last), &line) == nil && line.Msg != "" {
+		return line.Msg
+	}
+	return fmt.Sprintf("a process ended with exit code %d: %s", code, last)
 }
 
 // order tells a child what to do.
@@ -113,7 +127,7 @@ func (s *site) close() {
 	limit := time.NewTimer(s.TTL + time.Second)
 	defer limit.Stop()
 	for who, c := range s.children {
-		if s.witness.gone[who] == "stopped" {
+		if s.witness.isGone(who) {
 			_ = c.Kill() // it cannot obey
 		}
 		select {

@@ -152,6 +152,12 @@ func (w *witness) returns(who string) {
 	delete(w.gone, who)
 }
 
+func (w *witness) isGone(who string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.gone[who] != ""
+}
+
 // failure returns what the first child that failed has said, nil if none has.
 func (w *witness) failure() error {
 	w.mu.Lock()
