@@ -28,10 +28,11 @@ var allowed = map[string][]string{
 
 	"worker/proc":   {"golang.org/x/sys"},
 	"worker/bench":  {"claim", "claim/plan", "embedded", "kvlock", "kvlock/bucket", "github.com/nats-io/nats.go"},
+	"worker/admin":  {"claim", "kvlock", "kvlock/bucket", "github.com/nats-io/nats.go", "github.com/prometheus/client_golang"},
 	"worker/verify": {"claim", "kvlock", "kvlock/bucket", "worker/proc"},
 	"worker":        {"claim", "worker/proc", "github.com/nats-io/nats.go", "go.uber.org/fx"},
 	"worker/cli": {
-		"claim", "config", "embedded", "kvlock", "kvlock/bucket", "worker", "worker/bench", "worker/proc", "worker/verify",
+		"claim", "config", "embedded", "kvlock", "kvlock/bucket", "worker", "worker/admin", "worker/bench", "worker/proc", "worker/verify",
 		"github.com/alecthomas/kong", "github.com/nats-io/nats.go", "go.uber.org/dig", "go.uber.org/fx", "golang.org/x/sys",
 	},
 }

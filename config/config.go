@@ -16,6 +16,7 @@ type Config struct {
 	Log
 	Lease
 	Pool
+	Admin
 
 	// origins says by setting where its value stands, for errors.
 	origins map[string]string

@@ -107,6 +107,12 @@ func set(field reflect.Value, text string) (want string) {
 			return "a whole number"
 		}
 		field.SetInt(int64(n))
+	case field.Kind() == reflect.Bool:
+		is, err := strconv.ParseBool(text)
+		if err != nil {
+			return "true or false"
+		}
+		field.SetBool(is)
 	case field.Kind() == reflect.Uint64:
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {

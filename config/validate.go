@@ -20,7 +20,7 @@ const (
 // Validate checks every setting and how the settings relate. It returns the
 // first thing that is wrong, which matches [ErrInvalid].
 func (c *Config) Validate() error {
-	for _, check := range []func() error{c.checkConnection, c.checkLog, c.checkLease, c.checkPool} {
+	for _, check := range []func() error{c.checkConnection, c.checkLog, c.checkLease, c.checkPool, c.checkAdmin} {
 		if err := check(); err != nil {
 			return err
 		}

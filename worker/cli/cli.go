@@ -49,7 +49,7 @@ func newGrammar(cfg *config.Config) *grammar {
 		Connection: &cfg.Connection,
 		Log:        &cfg.Log,
 		Lock:       lockCommand{Lease: &cfg.Lease},
-		Work:       workCommand{Lease: &cfg.Lease, Pool: &cfg.Pool},
+		Work:       workCommand{Lease: &cfg.Lease, Pool: &cfg.Pool, Admin: &cfg.Admin},
 		Verify:     verifyCommand{Lease: &cfg.Lease},
 
 		VerifyChild: verifyChild{Lease: &cfg.Lease},

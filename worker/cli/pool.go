@@ -21,6 +21,7 @@ import (
 	"tenure/embedded"
 	"tenure/kvlock/bucket"
 	"tenure/worker"
+	"tenure/worker/admin"
 )
 
 // An upstream is the NATS that a pool works with.
@@ -31,8 +32,8 @@ type upstream struct {
 }
 
 // newUpstream connects to the servers that are named, or to one in this process
-// if there are none.
-func newUpstream(c *workCommand, r *run, stop *stop, end *undo) (*upstream, error) {
+// if there are none. What there is to see of the pool is served before.
+func newUpstream(c *workCommand, r *run, stop *stop, end *undo, _ *display) (*upstream, error) {
 	if r.cfg.Server != "" {
 		nc, js, err := r.connect(stop.drain)
 		if err != nil {
@@ -107,12 +108,13 @@ func newBucket(c *workCommand, r *run, up *upstream, stop *stop) (*bucket.Bucket
 
 // newClaimers makes the workers of this process. It sets the group up if that is
 // new, so it wants the task, which may find something wrong, to be made before.
-func newClaimers(c *workCommand, r *run, b *bucket.Bucket, _ worker.Task, stop *stop) ([]*claim.Claimer, error) {
+func newClaimers(c *workCommand, r *run, b *bucket.Bucket, _ worker.Task, stop *stop, display *display) ([]*claim.Claimer, error) {
 	opts := []claim.Option{
 		claim.WithBucket(b), claim.WithLogger(r.log),
 		claim.WithTTL(c.TTL), claim.WithMargin(c.LeaseMargin()), claim.WithHeartbeats(c.Renewals),
 		claim.WithDrainTimeout(c.DrainTimeout),
 		claim.WithCapacity(c.Capacity), claim.WithWeight(c.Weight), claim.WithZone(c.Zone), claim.WithBuild(c.Build),
+		claim.WithTrace(display.metrics.Claims(c.Group)),
 	}
 	if c.Partitions != "" { // else the group has to be there
 		names, err := c.Names()
@@ -132,6 +134,7 @@ func newClaimers(c *workCommand, r *run, b *bucket.Bucket, _ worker.Task, stop *
 		}
 		claimers[i] = claimer
 	}
+	display.server.Show(admin.Pool{Bucket: b, Claimers: claimers})
 	return claimers, nil
 }
 

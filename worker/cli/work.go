@@ -17,6 +17,7 @@ import (
 type workCommand struct {
 	*config.Lease
 	*config.Pool
+	*config.Admin
 
 	Prefix   bool `name:"prefix" help:"Put the name of the partition before each line of output."`
 	NoCreate bool `name:"no-create" help:"Do not make a missing bucket."`
@@ -78,7 +79,7 @@ func (c *workCommand) run(r *run, stop *stop) error {
 			return events
 		}),
 		fx.Supply(c, r, r.log, stop, &end),
-		fx.Provide(newUpstream, newBucket, newClaimers, newTask, worker.NewPool, newSupervisor),
+		fx.Provide(newDisplay, newUpstream, newBucket, newClaimers, newTask, worker.NewPool, newSupervisor),
 		fx.StopTimeout(c.stopTimeout()),
 		fx.Populate(&pool),
 	)
