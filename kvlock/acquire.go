@@ -21,10 +21,7 @@ import (
 // [ErrRecord], [ErrPermission] and so on, or ctx's cause. After an error nothing is
 // held: what may have been stored is removed in the background.
 func (l *Locker) TryLock(ctx context.Context, name string) (*Lock, error) {
-	// The hold's context has the values of ctx only, so it does not end with this.
-	ctx, cancel := l.patience(ctx)
-	defer cancel()
-	return l.take(ctx, &waiter{name: name})
+	return l.take(ctx, want{name: name})
 }
 
 // Lock takes the named lock and waits for it, first come, first served, until ctx
@@ -35,7 +32,7 @@ func (l *Locker) TryLock(ctx context.Context, name string) (*Lock, error) {
 // place in line is given up before Lock returns, for which it may take another
 // 250 ms, or in the background if the server is away.
 func (l *Locker) Lock(ctx context.Context, name string) (*Lock, error) {
-	return l.take(ctx, &waiter{name: name, patient: true})
+	return l.take(ctx, want{name: name, patient: true})
 }
 
 // Do takes the named lock as [Locker.Lock] does, calls f and releases the lock.
@@ -49,43 +46,32 @@ func (l *Locker) Lock(ctx context.Context, name string) (*Lock, error) {
 // before f returned. A panic of f goes on after the release. A release that cannot
 // be confirmed is logged; the lock is free one TTL later.
 func (l *Locker) Do(ctx context.Context, name string, f func(ctx context.Context, lock *Lock) error) error {
-	return l.do(name, func() error {
-		k, err := l.take(ctx, &waiter{name: name, patient: true, guarded: true})
-		if err != nil {
-			return err
-		}
-		return k.guard(ctx, k.Release, f)
-	})
+	return do(ctx, l, func() (*Lock, error) { return l.take(ctx, want{name: name, patient: true, guarded: true}) }, f)
 }
 
-// do runs what takes a hold and works under it, for which Close waits.
-func (l *Locker) do(name string, run func() error) error {
-	if err := l.enter(); err != nil {
-		return fmt.Errorf("kvlock: take %q: %w", name, err)
-	}
-	defer l.work.Done()
-	return run()
-}
-
-// guard runs f under the hold and releases it.
-func (k *Lock) guard(ctx context.Context, release func(context.Context) error, f func(context.Context, *Lock) error) error {
-	return k.l.guard(ctx, k, release, func(ctx context.Context) error { return f(ctx, k) })
-}
-
-// held is one hold or several.
-type held interface {
+// A hold is a [*Lock], a [*Reader] or [*Locks].
+type hold interface {
 	Context() context.Context
 	Err() error
+	Release(ctx context.Context) error
 }
 
-// guard runs f under the hold and releases it.
-func (l *Locker) guard(ctx context.Context, k held, release func(context.Context) error, f func(context.Context) error) (err error) {
+// do takes a hold, calls f under it, for which Close waits, and releases it.
+func do[H hold](ctx context.Context, l *Locker, take func() (H, error), f func(context.Context, H) error) (err error) {
+	if err := l.enter(); err != nil {
+		return fmt.Errorf("kvlock: take: %w", err)
+	}
+	defer l.work.Done()
+	h, err := take()
+	if err != nil {
+		return err
+	}
 	work, cancel := context.WithCancelCause(ctx)
 	defer cancel(ErrReleased)
-	defer context.AfterFunc(k.Context(), func() { cancel(context.Cause(k.Context())) })()
+	defer context.AfterFunc(h.Context(), func() { cancel(context.Cause(h.Context())) })()
 	defer context.AfterFunc(l.ctx, func() { cancel(fmt.Errorf("kvlock: %w", ErrClosed)) })()
 	defer func() { // also after a panic or runtime.Goexit
-		released := release(context.WithoutCancel(ctx))
+		released := h.Release(context.WithoutCancel(ctx))
 		switch {
 		case isLost(released) && !isLost(err):
 			err = errors.Join(err, released)
@@ -93,62 +79,44 @@ func (l *Locker) guard(ctx context.Context, k held, release func(context.Context
 			l.log.WarnContext(ctx, "lock left to expire", slog.Any("err", released))
 		}
 	}()
-	return f(&holdContext{Context: work, held: k, end: cancel})
+	return f(&holdContext{Context: work, held: h, end: cancel}, h)
 }
 
-// take runs the waiter and cleans up after it if it fails.
-func (l *Locker) take(ctx context.Context, w *waiter) (*Lock, error) {
-	wrap := func(err error) error { return fmt.Errorf("kvlock: take %q: %w", w.name, err) }
-	if err := w.prepare(l); err != nil {
-		return nil, wrap(err)
-	}
-	if err := l.enter(); err != nil {
-		return nil, wrap(err)
-	}
-	defer l.work.Done()
-	if left := l.b.Quarantine(); left > 0 {
-		if !w.patient {
-			return nil, wrap(&QuarantineError{Bucket: l.b.Name(), Left: left})
-		}
-		open, cancel := context.WithCancelCause(ctx)
-		stop := context.AfterFunc(l.ctx, func() { cancel(ErrClosed) })
-		err := l.b.AwaitQuarantine(open)
-		stop()
-		cancel(nil)
+// A want says what a call wants.
+type want struct {
+	kind    kind // kindLock if empty
+	name    string
+	sem     *Semaphore // kindPermit
+	patient bool       // stands in line; else the call fails at once
+	guarded bool       // the hold is released by do
+	value   string     // of a leader
+}
+
+// take gains what is wanted.
+func (l *Locker) take(ctx context.Context, want want) (*Lock, error) {
+	for {
+		w, err := l.newWaiter(want)
 		if err != nil {
-			return nil, wrap(err)
+			return nil, err
 		}
+		k, err := w.take(ctx)
+		// A gate that is lost while it waits for readers is no hold that anybody
+		// believed in.
+		lost, ok := errors.AsType[*LostError](err)
+		if ok && want.patient && ctx.Err() == nil && (lost.Reason == Expired || lost.Reason == Taken || lost.Reason == Removed) {
+			continue
+		}
+		return k, err
 	}
-	k, err := w.run(ctx)
-	if err == nil {
-		if w.kind == kindGate {
-			err = k.awaitReaders(ctx, w)
-		}
-		if err == nil {
-			err = w.ended(ctx)
-		}
-		if err == nil {
-			return k, nil
-		}
-		// Nobody is given a hold that nobody waits for any more (K3).
-		_ = k.Release(ctx) // it is free one TTL later at the latest
-		return nil, wrap(err)
-	}
-	w.giveUp(ctx)
-	return nil, wrap(err)
 }
 
-// prepare sets what follows from what the waiter wants.
-func (w *waiter) prepare(l *Locker) error {
-	if w.l != nil {
-		return nil // LockAll did
-	}
-	enc, err := bucket.EncodeName(w.name)
+func (l *Locker) newWaiter(want want) (*waiter, error) {
+	enc, err := bucket.EncodeName(want.name)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("kvlock: take %q: %w", want.name, err)
 	}
-	w.l, w.enc, w.bar, w.wake, w.called = l, enc, "lock."+enc, make(chan struct{}, 1), time.Now()
-	switch w.kind {
+	w := &waiter{want: want, l: l, enc: enc, bar: keyOf(enc, ""), wake: make(chan struct{}, 1), called: time.Now()}
+	switch want.kind {
 	case "":
 		w.kind = kindLock
 	case kindPermit:
@@ -156,5 +124,53 @@ func (w *waiter) prepare(l *Locker) error {
 	case kindReader:
 		w.part = bucket.Nonce()
 	}
-	return nil
+	return w, nil
+}
+
+// take runs the waiter and cleans up after it if it fails.
+func (w *waiter) take(ctx context.Context) (_ *Lock, err error) {
+	l := w.l
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("kvlock: take %q: %w", w.name, err)
+		}
+	}()
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.work.Done()
+	wait := ctx // the hold's context has the values of ctx only, so it does not end with this
+	if !w.patient {
+		var cancel context.CancelFunc
+		wait, cancel = l.patience(wait)
+		defer cancel()
+	}
+	wait, end := context.WithCancelCause(wait)
+	defer end(nil)
+	defer context.AfterFunc(l.ctx, func() { end(ErrClosed) })()
+	if left := l.b.Quarantine(); left > 0 {
+		if !w.patient {
+			return nil, &QuarantineError{Bucket: l.b.Name(), Left: left}
+		}
+		if err := l.b.AwaitQuarantine(wait); err != nil {
+			return nil, err
+		}
+	}
+	k, err := w.run(wait)
+	if err != nil {
+		w.giveUp(wait)
+		return nil, err
+	}
+	if w.kind == kindGate {
+		err = k.awaitReaders(wait, w)
+	}
+	if err == nil {
+		err = w.ended(wait)
+	}
+	if err != nil {
+		// Nobody is given a hold that nobody waits for any more (K3).
+		_ = k.Release(wait) // it is free one TTL later at the latest
+		return nil, err
+	}
+	return k, nil
 }

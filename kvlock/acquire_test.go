@@ -361,7 +361,7 @@ func TestForeignRecordIsATypedError(t *testing.T) {
 		for _, tt := range []struct{ value, want string }{
 			{"hello", `kvlock: take "job": key "lock.job": value: have "hello", want a JSON object`},
 			{`{"v":2,"kind":"lock"}`, `kvlock: take "job": key "lock.job": version: have 2, want 1`},
-			{`{"v":1,"kind":"door"}`, `kvlock: take "job": key "lock.job": kind: have "door", want "lock", "permit", "rw" or "reader"`},
+			{`{"v":1,"kind":"door"}`, `kvlock: take "job": key "lock.job": kind: have "door", want one of ["lock" "permit" "rw" "reader" "semaphore"]`},
 			{`{"v":1,"kind":"lock","nonce":"n","process":">","ttl":5}`, `kvlock: take "job": key "lock.job": process: have ">", want 1 to 64 letters and digits`},
 			{`{"v":1,"kind":"lock","nonce":"n","process":"p","ttl":0}`, `kvlock: take "job": key "lock.job": ttl: have 0, want 1 to 86400`},
 		} {

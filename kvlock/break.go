@@ -2,7 +2,6 @@ package kvlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -35,8 +34,11 @@ func OnlyToken(token uint64) BreakOption { return func(b *breaking) { b.token = 
 // holder has released it, which says that its work has ended, or one TTL has
 // passed; [Force] gives that up. To break a hold twice is no error.
 //
-// The error matches [ErrFree] if nobody holds the lock, or not with the token asked
-// for. Break blocks until the server has answered or ctx is done.
+// Break blocks until the server has answered or ctx is done, at most for one TTL, and
+// 250 ms more for the holder to answer. The error matches [ErrFree] if nobody holds the
+// lock, or not with the token asked for, [ErrOption] if the reason is longer than 1,000
+// bytes, [ErrName], [ErrRecord], [ErrClosed], ctx's cause, or is of the connection. After
+// an error the hold may have been broken all the same, and to call Break again is right.
 func (l *Locker) Break(ctx context.Context, name, reason string, opts ...BreakOption) error {
 	if err := l.breakHold(ctx, name, reason, opts); err != nil {
 		return fmt.Errorf("kvlock: break %q: %w", name, err)
@@ -64,52 +66,43 @@ func (l *Locker) breakHold(ctx context.Context, name, reason string, opts []Brea
 	defer cancel()
 	nonce := bucket.Nonce() // one for all attempts: they mean the same
 	doubtful := false
-	for fails := 0; ; fails++ {
-		e, r, err := l.read(ctx, enc)
+	var r *record
+	var marker uint64
+	err = l.persist(ctx, func() (err error) {
+		var at uint64
+		r, at, err = l.see(ctx, keyOf(enc, ""))
 		switch {
-		case doubtful && errors.Is(err, ErrFree):
-			return nil // it was stored, or the hold has ended otherwise
 		case err != nil:
 			return err
-		}
-		token := r.token(e.Revision)
-		switch {
-		case b.token != 0 && b.token != token:
+		case r == nil && doubtful:
+			return nil // it was stored, or the hold has ended otherwise
+		case r == nil:
+			return ErrFree
+		case b.token != 0 && b.token != r.token():
 			return fmt.Errorf("%w: the hold with token %d has ended", ErrFree, b.token)
 		case r.State == stateRevoked && !b.force:
-			l.tellBroken(ctx, enc, r.Process, token)
 			return nil
 		}
 		tombstone := *r
-		tombstone.State, tombstone.Reason, tombstone.Nonce, tombstone.Prev, tombstone.Token = stateRevoked, reason, nonce, r.Nonce, token
-		w := bucket.Write{Key: e.Key, Value: tombstone.encode(), Last: e.Revision, TTL: time.Duration(r.TTL) * time.Second}
+		tombstone.State, tombstone.Reason, tombstone.Nonce, tombstone.Prev, tombstone.Token = stateRevoked, reason, nonce, r.Nonce, r.token()
+		w := bucket.Write{Key: r.entry.Key, Value: tombstone.encode(), Last: at, TTL: time.Duration(r.TTL) * time.Second}
 		if b.force {
 			w.Purge, w.Value, w.TTL = true, nil, markerTTL
 		}
-		try, done := context.WithTimeout(ctx, l.lease.Attempt)
-		revision, err := l.b.Write(try, w)
-		done()
-		if err == nil {
-			l.log.WarnContext(ctx, "lock broken", slog.String("lock", name), slog.Uint64("token", token), slog.String("reason", reason), slog.Bool("force", b.force))
-			l.tellBroken(ctx, enc, r.Process, token)
-			if b.force {
-				pass := walk{l: l, enc: enc, at: revision}
-				pass.tell(ctx, nil)
-			}
-			return nil
-		}
-		if !again(err) && !errors.Is(err, bucket.ErrConflict) {
+		if marker, err = l.write(ctx, w); err != nil {
+			doubtful = doubtful || !notStored(err)
 			return err
 		}
-		doubtful = doubtful || !notStored(err)
-		pauseFor(ctx, l.pause(fails))
-		if cause := context.Cause(ctx); cause != nil {
-			return fmt.Errorf("%w: %w", cause, err)
-		}
+		l.log.WarnContext(ctx, "lock broken", slog.String("lock", name), slog.Uint64("token", r.token()), slog.String("reason", reason), slog.Bool("force", b.force))
+		return nil
+	})
+	if err != nil || r == nil {
+		return err
 	}
-}
-
-// tellBroken makes the holder look at its key.
-func (l *Locker) tellBroken(ctx context.Context, enc, process string, token uint64) {
-	l.ask(ctx, process, request{Op: opLook, Lock: enc, Token: token})
+	l.ask(ctx, r.Process, request{Op: opLook, Lock: enc, Token: r.token()})
+	if b.force {
+		pass := walk{l: l, enc: enc, at: marker}
+		pass.tell(ctx, nil)
+	}
+	return nil
 }

@@ -2,7 +2,6 @@ package kvlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -45,7 +44,7 @@ func (e *Election) Campaign(ctx context.Context, value string) (*Lock, error) {
 	if err := checkValue(value); err != nil {
 		return nil, fmt.Errorf("kvlock: campaign for %q: %w", e.name, err)
 	}
-	return e.l.take(ctx, &waiter{name: e.name, patient: true, value: value})
+	return e.l.take(ctx, want{name: e.name, patient: true, value: value})
 }
 
 // Run campaigns and calls lead while the caller leads, again and again until ctx is done.
@@ -65,13 +64,10 @@ func (e *Election) Run(ctx context.Context, value string, lead func(ctx context.
 	}
 	for {
 		var lock *Lock
-		err := e.l.do(e.name, func() (err error) {
-			lock, err = e.l.take(ctx, &waiter{name: e.name, patient: true, guarded: true, value: value})
-			if err != nil {
-				return err
-			}
-			return lock.guard(ctx, lock.Release, lead)
-		})
+		err := do(ctx, e.l, func() (_ *Lock, err error) {
+			lock, err = e.l.take(ctx, want{name: e.name, patient: true, guarded: true, value: value})
+			return lock, err
+		}, lead)
 		switch {
 		case lock == nil:
 			return err
@@ -179,9 +175,9 @@ func (e *Election) join(ctx context.Context, enc string) *sight {
 	if e.seers++; e.seers > 1 {
 		return e.sight
 	}
-	s := &sight{l: e.l, key: "lock." + enc, changed: make(chan struct{}), check: make(chan struct{}, 1), done: make(chan struct{})}
+	s := &sight{l: e.l, key: keyOf(enc, ""), changed: make(chan struct{}), done: make(chan struct{})}
 	s.ctx, s.end = context.WithCancel(context.WithoutCancel(ctx))
-	s.timer = time.AfterFunc(time.Hour, func() { nudge(s.check) })
+	s.timer = time.AfterFunc(time.Hour, s.check)
 	e.sight = s
 	go s.follow()
 	return s
@@ -206,46 +202,40 @@ type sight struct {
 	ctx   context.Context
 	end   context.CancelFunc
 	done  chan struct{} // closed when follow has ended
-	timer *time.Timer   // at the end of the lease that was last seen
-	check chan struct{} // holds one: the timer has fired
+	timer *time.Timer   // at the end of the lease that was last seen: calls check
 
 	mu      sync.Mutex
 	now     Holder        // the leader, zero for none
+	at      uint64        // the newest revision that was seen
 	known   bool          // now says something
 	changed chan struct{} // closed when it changes
 }
 
-// follow watches the key, and looks at it when a lease is over, until the sight ends or the
-// Locker is closed. It alone reads the key.
+// follow watches the key until the sight ends or the Locker is closed.
 func (s *sight) follow() {
 	defer close(s.done)
+	defer s.end()
 	defer s.timer.Stop()
 	defer context.AfterFunc(s.l.ctx, s.end)()
-	var watch sync.WaitGroup
-	defer watch.Wait()
-	watch.Go(func() {
-		defer s.end()
-		err := s.l.b.Watch(s.ctx, s.saw, s.ready, s.key)
-		if s.ctx.Err() == nil {
-			s.l.log.WarnContext(s.ctx, "election not observed", slog.String("key", s.key), slog.Any("err", err))
-		}
-	})
-	for {
-		select {
-		case <-s.check: // an expiry sends no event
-		case <-s.ctx.Done():
-			return
-		}
-		before, _, _ := s.look()
-		e, err := s.l.get(s.ctx, s.key)
-		switch now, _, _ := s.look(); {
-		case err == nil:
-			s.saw(e)
-		case !errors.Is(err, ErrNotFound):
-			s.timer.Reset(time.Second)
-		case now.Revision == before.Revision: // else the watch was faster
-			s.show(Holder{})
-		}
+	err := s.l.b.Watch(s.ctx, s.saw, func() { s.show(Holder{}, 0) }, s.key)
+	if s.ctx.Err() == nil {
+		s.l.log.WarnContext(s.ctx, "election not observed", slog.String("key", s.key), slog.Any("err", err))
+	}
+}
+
+// check reads the key when a lease must be over: an expiry sends no event.
+func (s *sight) check() {
+	s.mu.Lock()
+	before := s.at
+	s.mu.Unlock()
+	r, at, err := s.l.see(s.ctx, s.key)
+	switch {
+	case r != nil:
+		s.saw(r.entry)
+	case err != nil && s.ctx.Err() == nil:
+		s.timer.Reset(time.Second)
+	case err == nil:
+		s.show(Holder{}, max(at, before))
 	}
 }
 
@@ -258,28 +248,22 @@ func (s *sight) look() (now Holder, known bool, changed <-chan struct{}) {
 
 // saw takes an entry of the key into account.
 func (s *sight) saw(e bucket.Entry) {
-	h, err := asHolder(e)
-	switch now, _, _ := s.look(); {
-	case e.Revision < now.Revision: // a read that the watch has overtaken
-	case e.Marker || err != nil || h.Resting:
-		s.show(Holder{})
-	default:
-		s.timer.Reset(max(0, s.l.b.Left(e)) + 300*time.Millisecond)
-		s.show(h)
+	var leader Holder
+	if r, err := parse(e); err == nil && !e.Marker && r.State != stateResting {
+		leader, _ = r.asHolder() // its name was encoded by join
+		s.timer.Reset(max(0, s.l.left(r)) + 300*time.Millisecond)
 	}
+	s.show(leader, e.Revision)
 }
 
-// ready is told that nothing was there if nothing was seen.
-func (s *sight) ready() {
-	if _, known, _ := s.look(); !known {
-		s.show(Holder{})
-	}
-}
-
-func (s *sight) show(h Holder) {
+// show tells the loops, unless something newer was seen.
+func (s *sight) show(h Holder, at uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.now, s.known = h, true
+	if at < s.at {
+		return
+	}
+	s.now, s.at, s.known = h, at, true
 	close(s.changed)
 	s.changed = make(chan struct{})
 }

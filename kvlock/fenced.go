@@ -124,7 +124,9 @@ func (k *Lock) fenced(ctx context.Context, ws []bucket.Write) error {
 			if doubt != nil {
 				err = fmt.Errorf("%w: the last write: %w", err, doubt)
 			}
-			k.l.trace.fencedRefused(k, err)
+			if f := k.l.trace.FencedRefused; f != nil {
+				f(k.name, k.token, err)
+			}
 			return err
 		}
 		if cause := context.Cause(ctx); cause != nil {
@@ -202,7 +204,15 @@ func (l *Locker) Data(ctx context.Context, key string) (value []byte, revision u
 	if err != nil {
 		return nil, 0, wrapWrite("read", key, err)
 	}
-	e, err := l.get(ctx, own)
+	ctx, cancel := l.patience(ctx)
+	defer cancel()
+	var e bucket.Entry
+	err = l.persist(ctx, func() (err error) {
+		try, cancel := context.WithTimeout(ctx, l.lease.Attempt)
+		defer cancel()
+		e, err = l.b.Get(try, own)
+		return err
+	})
 	if err == nil && e.Marker {
 		err = ErrNotFound
 	}

@@ -2,13 +2,10 @@ package kvlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"strings"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"tenure/kvlock/bucket"
 )
@@ -38,110 +35,65 @@ type Holder struct {
 func (h Holder) Expires() time.Time { return h.Renewed.Add(h.TTL) }
 
 // Holder returns who holds the named lock, as the leader of the bucket knows it. It
-// blocks until the server has answered or ctx is done. The error matches [ErrFree]
-// if nobody holds the lock, [ErrName], [ErrRecord], or is of the connection.
+// blocks until the server has answered or ctx is done, at most for one TTL. The error
+// matches [ErrFree] if nobody holds the lock, [ErrName], [ErrRecord], ctx's cause, or is
+// of the connection.
 func (l *Locker) Holder(ctx context.Context, name string) (Holder, error) {
-	h, err := l.holder(ctx, name)
+	r, err := l.holder(ctx, name)
 	if err != nil {
 		return Holder{}, fmt.Errorf("kvlock: holder of %q: %w", name, err)
 	}
-	return h, nil
+	return r.asHolder()
 }
 
-func (l *Locker) holder(ctx context.Context, name string) (Holder, error) {
+// holder reads the record of a lock, and again while nobody answers.
+func (l *Locker) holder(ctx context.Context, name string) (*record, error) {
 	enc, err := bucket.EncodeName(name)
 	if err != nil {
-		return Holder{}, err
+		return nil, err
 	}
-	e, _, err := l.read(ctx, enc)
-	if err != nil {
-		return Holder{}, err
-	}
-	return asHolder(e)
-}
-
-// read reads the record of a lock.
-func (l *Locker) read(ctx context.Context, enc string) (bucket.Entry, *record, error) {
-	e, err := l.get(ctx, "lock."+enc)
-	switch {
-	case errors.Is(err, bucket.ErrNotFound), err == nil && e.Marker:
-		return bucket.Entry{}, nil, ErrFree
-	case err != nil:
-		return bucket.Entry{}, nil, err
-	}
-	r, err := parseRecord(e)
-	return e, r, err
-}
-
-// get reads a key, and again while nobody answers.
-func (l *Locker) get(ctx context.Context, key string) (bucket.Entry, error) {
 	ctx, cancel := l.patience(ctx)
 	defer cancel()
-	for fails := 1; ; fails++ {
-		try, done := context.WithTimeout(ctx, l.lease.Attempt)
-		e, err := l.b.Get(try, key)
-		done()
-		if err == nil || !again(err) {
-			return e, err
-		}
-		pauseFor(ctx, l.pause(fails))
-		if cause := context.Cause(ctx); cause != nil {
-			return bucket.Entry{}, fmt.Errorf("%w: %w", cause, err)
-		}
+	var r *record
+	err = l.persist(ctx, func() (err error) {
+		r, _, err = l.see(ctx, keyOf(enc, ""))
+		return err
+	})
+	if err == nil && r == nil {
+		err = ErrFree
 	}
+	return r, err
 }
 
-// patience gives a call an end if its caller did not.
-func (l *Locker) patience(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, l.lease.TTL)
-}
-
-// again reports whether what failed with err may succeed in a moment.
-func again(err error) bool {
-	if errors.Is(err, nats.ErrConnectionClosed) {
-		return false
-	}
-	return errors.Is(err, bucket.ErrBusy) || errors.Is(err, bucket.ErrDoubt)
-}
-
-func asHolder(e bucket.Entry) (Holder, error) {
-	parts := strings.Split(e.Key, ".")
+func (r *record) asHolder() (Holder, error) {
+	parts := strings.Split(r.entry.Key, ".")
 	name, err := bucket.DecodeName(parts[1])
-	if err != nil {
-		return Holder{}, err
-	}
 	if parts[0] == "slot" {
 		name += "#" + parts[2]
 	}
-	r, err := parseRecord(e)
-	if err != nil {
-		return Holder{}, err
-	}
 	return Holder{
 		Name:     name,
-		Key:      e.Key,
+		Key:      r.entry.Key,
 		Kind:     string(r.Kind),
 		Owner:    r.Owner,
 		Process:  r.Process,
-		Token:    r.token(e.Revision),
-		Revision: e.Revision,
+		Token:    r.token(),
+		Revision: r.entry.Revision,
 		Since:    r.Since,
-		Renewed:  e.Time,
+		Renewed:  r.entry.Time,
 		TTL:      time.Duration(r.TTL) * time.Second,
 		Note:     r.Note,
 		Revoked:  r.State == stateRevoked,
 		Reason:   r.Reason,
 		Resting:  r.State == stateResting,
 		Value:    r.Value,
-	}, nil
+	}, err
 }
 
 // Holders returns the holders of all locks in the bucket, permits of semaphores and
-// readers included, in the order of their last renewals. What cannot be read comes as an error between them; an error of
-// the reading itself is the last.
+// readers included, in the order of their last renewals. It reads when it is ranged over,
+// until ctx is done. What cannot be read comes as an error between them, which matches
+// [ErrRecord] or [ErrName]; an error of the reading itself is the last.
 func (l *Locker) Holders(ctx context.Context) iter.Seq2[Holder, error] {
 	return func(yield func(Holder, error) bool) {
 		entries, err := l.b.Snapshot(ctx, "lock.*", "slot.*.*", "read.*.*")
@@ -153,13 +105,26 @@ func (l *Locker) Holders(ctx context.Context) iter.Seq2[Holder, error] {
 			if e.Marker {
 				continue
 			}
-			h, err := asHolder(e)
+			r, err := parse(e)
+			var h Holder
+			if err == nil {
+				h, err = r.asHolder()
+			}
 			if err != nil {
-				err = fmt.Errorf("kvlock: holders: %w", err)
+				h, err = Holder{}, fmt.Errorf("kvlock: holders: %w", err)
 			}
 			if !yield(h, err) {
 				return
 			}
 		}
 	}
+}
+
+// heldError says that the record is in the way of the named lock or permit.
+func (r *record) heldError(name string) *HeldError {
+	held := &HeldError{Name: name, Owner: r.Owner, Token: r.token(), Since: r.Since, Note: r.Note}
+	if r.State == stateResting {
+		held.Until = r.entry.Time.Add(r.entry.TTL)
+	}
+	return held
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"tenure/kvlock/bucket"
@@ -19,11 +20,9 @@ const (
 // ticketTTLMax is the longest that a ticket lives: it only collects garbage (L5).
 const ticketTTLMax = time.Hour
 
-func ticketKey(enc, nonce string) string { return "wait." + enc + "." + nonce }
-
 // nextTicket returns the first ticket of the line that stands at or after revision
 // from, nil if there is none. It passes over the ticket with the nonce own.
-func (l *Locker) nextTicket(ctx context.Context, enc string, from uint64, own string) (*ticket, error) {
+func (l *Locker) nextTicket(ctx context.Context, enc string, from uint64, own string) (*record, error) {
 	for {
 		try, cancel := l.attempt(ctx)
 		e, err := l.b.Next(try, ticketKey(enc, "*"), from)
@@ -38,16 +37,36 @@ func (l *Locker) nextTicket(ctx context.Context, enc string, from uint64, own st
 		if e.Marker {
 			continue // of a ticket that was purged a moment ago
 		}
-		t, err := parseTicket(e)
+		t, err := parse(e)
 		if err != nil {
 			l.log.WarnContext(ctx, "ticket skipped", slog.Any("err", err))
-			continue
+		} else if t.Nonce != own {
+			return t, nil
 		}
-		if t.Nonce == own {
-			continue
-		}
-		return &t, nil
 	}
+}
+
+// purgeTicket removes a ticket unless it is gone already. Without a revision its writing
+// is in doubt.
+func (l *Locker) purgeTicket(ctx context.Context, enc string, t place) error {
+	key := ticketKey(enc, t.Nonce)
+	if t.Revision == 0 {
+		r, at, err := l.see(ctx, key)
+		if err != nil || r == nil {
+			return err
+		}
+		t.Revision = at
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.lease.Attempt)
+	defer cancel()
+	return l.b.Remove(ctx, key, t.Revision)
+}
+
+// dropTicket makes whoever asks with the ticket hear that nobody waits with it.
+func (l *Locker) dropTicket(enc, nonce string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.line(enc).tickets, nonce)
 }
 
 // How a walk ends.
@@ -69,7 +88,7 @@ type walk struct {
 	part string  // the slot, for a semaphore
 	at   uint64  // where the lock is free: the revision of a marker, or 0
 	low  uint64  // no ticket that counts stands below; raised by the walk
-	me   *ticket // of the waiter who walks, nil for others
+	me   place   // the ticket of the waiter who walks, zero for others
 	own  string  // nonce of the ticket that a releaser gained the lock with
 	tail place   // the last known place in the line
 }
@@ -79,10 +98,11 @@ type walk struct {
 // loses its ticket; who is silent is passed over in this walk and keeps its place.
 // Who has been served, and does not keep others from being served too, is passed over
 // likewise: a reader, or one who has got another slot.
-func (w *walk) tell(ctx context.Context, first *ticket) walked {
+func (w *walk) tell(ctx context.Context, first *record) walked {
 	from := w.low
-	var silent map[string]bool // processes; no need to wait for one twice
-	passed := false            // somebody who keeps its place
+	silent := make(map[string]bool) // processes; no need to wait for one twice
+	passed := false                 // somebody who keeps its place
+	waits := w.me.Nonce != ""
 	for {
 		t := first
 		first = nil
@@ -93,21 +113,18 @@ func (w *walk) tell(ctx context.Context, first *ticket) walked {
 			}
 		}
 		switch {
-		case t == nil && w.me != nil:
-			return walkMissing
-		case t == nil:
+		case t == nil && !waits:
 			return walkEnd
+		case t == nil || waits && t.entry.Revision > w.me.Revision:
+			return walkMissing
 		}
+		from = t.entry.Revision + 1
 		if !passed {
-			w.low = t.revision
+			w.low = t.entry.Revision
 		}
-		if w.me != nil && t.Nonce == w.me.Nonce {
+		if waits && t.Nonce == w.me.Nonce {
 			return walkMine
 		}
-		if w.me != nil && t.revision > w.me.revision {
-			return walkMissing
-		}
-		from = t.revision + 1
 		if silent[t.Process] {
 			continue
 		}
@@ -115,35 +132,16 @@ func (w *walk) tell(ctx context.Context, first *ticket) walked {
 		case answerTaking:
 			return walkTold
 		case answerServed:
-			if w.part == "" && !t.Read {
+			if w.part == "" && t.Kind != kindReader {
 				return walkTold
 			}
 			passed = true
 		case answerDeclined, answerNobody:
-			_ = w.l.purgeTicket(ctx, w.enc, *t) // the next one who meets it tries again
+			_ = w.l.purgeTicket(context.WithoutCancel(ctx), w.enc, place{Nonce: t.Nonce, Revision: t.entry.Revision}) // the next one who meets it tries again
 		default:
-			if silent == nil {
-				silent = make(map[string]bool)
-			}
 			silent[t.Process], passed = true, true
 		}
 	}
-}
-
-// purgeTicket removes a ticket unless it is gone already.
-func (l *Locker) purgeTicket(ctx context.Context, enc string, t ticket) error {
-	ctx, cancel := l.attempt(ctx)
-	defer cancel()
-	if t.revision == 0 { // its writing is in doubt
-		e, err := l.b.Get(ctx, ticketKey(enc, t.Nonce))
-		if errors.Is(err, bucket.ErrNotFound) || err == nil && e.Marker {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		t.revision = e.Revision
-	}
-	return l.b.Remove(ctx, ticketKey(enc, t.Nonce), t.revision)
 }
 
 // remember keeps the marker of an own release, and where the line begins.
@@ -162,88 +160,61 @@ func (l *Locker) remember(enc, part string, marker uint64, until time.Time, low 
 func (l *Locker) recall(enc string) (marker uint64, part string, low uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln := l.lines[enc]
-	if ln == nil {
-		return 0, "", 0
-	}
+	ln := l.peek(enc)
 	if time.Now().Before(ln.until) {
 		marker = ln.mark
 	}
 	return marker, ln.part, ln.low
 }
 
-// endGhost ends a record of this process that nobody here knows of: a write that
-// came late, or whose waiter had given up (L8, L9).
-func (l *Locker) endGhost(enc, part, nonce string) {
-	key := keyOf(enc, part)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), l.lease.TTL)
+// endGhost ends a write of this process that nobody here knows of any more: one that came
+// late, or whose waiter has given up (L8, L9). If it may still come, a marker at the
+// revision that it expects keeps it out, for one TTL.
+func (l *Locker) endGhost(ctx context.Context, enc string, a attempt) {
+	ctx, cancel := context.WithTimeout(ctx, l.lease.TTL)
 	defer cancel()
-	for fails := 1; ctx.Err() == nil; fails++ {
-		try, done := l.attempt(ctx)
-		e, err := l.b.Get(try, key)
-		done()
-		if err == nil {
-			r, bad := parseRecord(e)
-			if e.Marker || bad != nil || r.Nonce != nonce || r.Process != l.id || l.knows(enc, nonce) {
-				return
-			}
-			try, done = l.attempt(ctx)
-			var m uint64
-			m, err = l.b.Write(try, bucket.Write{Key: key, Last: e.Revision, Purge: true, TTL: markerTTL})
-			done()
-			if err == nil {
-				l.log.DebugContext(ctx, "late write ended", slog.String("key", key), slog.Uint64("revision", e.Revision))
-				if r.Kind == kindReader {
-					return // who waits for it sees it
-				}
-				_, _, low := l.recall(enc)
-				w := walk{l: l, enc: enc, part: part, at: m, low: low}
-				w.tell(ctx, nil)
-				l.remember(enc, part, m, time.Now().Add(blindMarkerTTL), w.low)
-				return
-			}
+	key := keyOf(enc, a.part)
+	_ = l.persist(ctx, func() error { // else it ends by itself
+		r, at, err := l.see(ctx, key)
+		ttl := markerTTL
+		switch {
+		case err != nil:
+			return err
+		case r == nil && at == a.at:
+			ttl = l.lease.TTL
+		case r == nil || r.Nonce != a.nonce || r.Process != l.id || l.knows(enc, r.token(), r.Nonce):
+			return nil
 		}
-		if errors.Is(err, bucket.ErrNotFound) {
-			return
+		marker, err := l.write(ctx, bucket.Write{Key: key, Last: at, Purge: true, TTL: ttl})
+		if err != nil {
+			return err
 		}
-		pauseFor(ctx, l.pause(fails))
-	}
+		l.log.DebugContext(ctx, "late write ended", slog.String("key", key), slog.Uint64("revision", at))
+		if r == nil || r.Kind != kindReader { // who waits for a reader sees it
+			_, _, low := l.recall(enc)
+			pass := walk{l: l, enc: enc, at: marker, low: low}
+			if strings.HasSuffix(enc, slotLine) {
+				pass.part = a.part
+			}
+			pass.tell(ctx, nil)
+		}
+		return nil
+	})
 }
 
-// holding reports whether this process has a hold with the token.
-func (l *Locker) holding(enc string, token uint64) bool {
+// knows reports whether this process has the hold with the token, or a waiter or hold
+// whose write has the nonce.
+func (l *Locker) knows(enc string, token uint64, nonce string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln := l.lines[enc]
-	if ln == nil {
-		return false
-	}
-	for k := range ln.holds {
-		if k.token == token {
-			return true
-		}
-	}
-	return false
-}
-
-// knows reports whether a hold or a waiter of this process has the nonce.
-func (l *Locker) knows(enc, nonce string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	ln := l.lines[enc]
-	if ln == nil {
-		return false
-	}
-	if ln.tries[nonce] != nil {
-		return true
-	}
+	ln := l.peek(enc)
 	for k := range ln.holds {
 		k.mu.Lock()
-		mine := k.owns(nonce)
+		mine := k.is(token, nonce)
 		k.mu.Unlock()
 		if mine {
 			return true
 		}
 	}
-	return false
+	return ln.tries[nonce] != nil
 }

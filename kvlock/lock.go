@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -27,25 +28,23 @@ type Lock struct {
 
 	ctx      *holdContext
 	end      context.CancelCauseFunc
-	released chan struct{} // closed by the first Release
-	once     sync.Once     // for it
+	once     sync.Once     // for the first Release
+	released chan struct{} // closed by it
 	done     chan struct{} // closed when the key is free, or not ours, or rests
-	closing  sync.Once     // for it
-	guarded  bool          // by Do, which releases it
-	waiter   *waiter       // whose ticket it was gained with, nil if none
+	guarded  bool          // by do, which releases it
+	ticket   place         // that it was gained with, zero if with none
+	left     chan struct{} // closed when that is gone, nil for none
 	pen      chan struct{} // holds one while a fenced write is under way, which owns ghost
 	ghost    uint64        // the fence of a write that may still be under way, 0 for none
 
 	// Of keep alone.
-	due   time.Time     // the next renewal
-	timer *time.Timer   // for it, and for the end of the minimum hold
-	unbar func() bool   // stops what ends that early
-	ahead *reading      // of the first ticket, under way or done; nil: none
-	low   uint64        // no ticket stands below, by own reading; 0: not known
-	start uint64        // where to begin to read the line
-	fails int           // renewals that failed since the last that did not
-	left  chan struct{} // closed when the ticket that it was gained with is gone
-	going bool          // somebody sees to that
+	due   time.Time   // the next renewal
+	timer *time.Timer // for it, and for the end of the minimum hold
+	unbar func() bool // stops what ends that early
+	ahead *reading    // of the first ticket, under way or done; nil: none
+	low   uint64      // no ticket stands below, by own reading; 0: not known
+	start uint64      // where to begin to read the line
+	fails int         // renewals that failed since the last that did not
 
 	mu       sync.Mutex
 	events   event  // that keep has not seen yet
@@ -57,13 +56,12 @@ type Lock struct {
 	began    time.Time   // for its owner, zero if it has not
 	limit    time.Time   // when it is lost at the latest, zero for never
 	lapse    *time.Timer // fires when trust ends
-	doubts   []attempt   // renewals whose outcome is unknown, oldest first
+	doubts   attempts    // renewals whose outcome is unknown
 	lost     *LostError  // nil until it is lost
 	over     bool        // lost or released: not believed in any more
-	ticketed bool        // gained with a ticket: there may be others behind
 	resting  bool        // released, and barred until its minimum hold is over
 	notes    notes
-	ender    uint64   // revision of the entry that ended the hold: a tombstone or a marker
+	ender    uint64   // revision of the entry that ended the hold, 0 for none
 	decided  bool     // its release has begun: too late to be noted
 	trouble  error    // why the last renewal failed, nil if it did not
 	outcome  error    // of the release; set before done is closed
@@ -77,8 +75,29 @@ type Lock struct {
 type attempt struct {
 	nonce   string
 	part    string // of the key, as a waiter's
+	at      uint64 // the revision that it expects at the key, or never
 	sent    time.Time
 	version uint64 // of the value that it has
+}
+
+// never is a revision that no entry has.
+const never = math.MaxUint64
+
+// attempts are those whose outcome is unknown, oldest first.
+type attempts []attempt
+
+// find returns the attempt with the nonce.
+func (as attempts) find(nonce string) (attempt, bool) {
+	i := slices.IndexFunc(as, func(a attempt) bool { return a.nonce == nonce })
+	if i < 0 {
+		return attempt{}, false
+	}
+	return as[i], true
+}
+
+// without returns the attempts but the one with the nonce.
+func (as attempts) without(nonce string) attempts {
+	return slices.DeleteFunc(as, func(a attempt) bool { return a.nonce == nonce })
 }
 
 // Name returns the name of the lock. For a permit of a semaphore that is the
@@ -144,14 +163,13 @@ func (k *Lock) Remaining() time.Duration {
 // says whether the hold lasts, and by a timer.
 func (k *Lock) check() {
 	k.mu.Lock()
-	over, limit := !k.over && k.trust.Over(), k.limit
+	over, reason := !k.over && k.trust.Over(), Expired
+	if !k.limit.IsZero() && !time.Now().Before(k.limit) {
+		reason = Overrun
+	}
 	k.mu.Unlock()
-	switch {
-	case !over:
-	case !limit.IsZero() && !time.Now().Before(limit):
-		k.lose(LostError{Reason: Overrun})
-	default:
-		k.lose(LostError{Reason: Expired})
+	if over {
+		k.lose(LostError{Reason: reason})
 	}
 }
 
@@ -168,11 +186,14 @@ func (k *Lock) lose(e LostError) {
 	}
 	k.over, k.lost = true, &e
 	k.lapse.Stop()
+	begun := !k.began.IsZero()
 	k.mu.Unlock()
 	k.end(&e)
 	k.tell(eventEnd)
 	k.l.log.WarnContext(k.ctx, "lock lost", slog.String("lock", k.name), slog.Uint64("token", k.token), slog.Any("err", &e))
-	k.l.trace.lost(k, &e)
+	if f := k.l.trace.Lost; f != nil && begun {
+		f(&e)
+	}
 }
 
 // begin starts the hold for its owner, once it is gained and, for a writer, the readers
@@ -189,23 +210,19 @@ func (k *Lock) begin(w *waiter) {
 	}
 	waited := k.began.Sub(w.called)
 	k.mu.Unlock()
-	k.l.trace.acquired(k, waited)
+	if f := k.l.trace.Acquired; f != nil {
+		f(k.name, k.token, waited)
+	}
 }
 
-// hasBegun returns when the hold began for its owner, zero if it has not.
-func (k *Lock) hasBegun() time.Time {
+// confirm records that the write of a was stored at revision. It returns false, and
+// ends the hold, if trust had ended by then: a hold never comes back (L1). What was
+// stored is purged in either case when the hold ends (L8).
+func (k *Lock) confirm(revision uint64, a attempt) (inTime bool) {
+	defer k.check()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.began
-}
-
-// confirm records that the write of a was stored at revision. It returns false if
-// trust had ended by then: a hold never comes back (L1). What was stored is purged
-// in either case when the hold ends (L8).
-func (k *Lock) confirm(revision uint64, a attempt) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	inTime := k.lost == nil && !k.trust.Over()
+	inTime = k.lost == nil && !k.trust.Over()
 	k.revision, k.nonce, k.doubts, k.trouble, k.shown = revision, a.nonce, nil, nil, a.version
 	if inTime && !k.over {
 		k.trust, k.sent = k.l.lease.Trust(a.sent).Until(k.limit), a.sent
@@ -217,16 +234,11 @@ func (k *Lock) confirm(revision uint64, a attempt) bool {
 	return inTime
 }
 
-// doubt remembers a write whose outcome is unknown.
-func (k *Lock) doubt(a attempt) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.doubts = append(k.doubts, a)
-}
-
-// owns reports whether a write of this hold has the nonce. k.mu is held.
-func (k *Lock) owns(nonce string) bool {
-	return nonce == k.nonce || slices.ContainsFunc(k.doubts, func(a attempt) bool { return a.nonce == nonce })
+// is reports whether this is the hold of the token, or a write of it has the nonce. k.mu
+// is held.
+func (k *Lock) is(token uint64, nonce string) bool {
+	_, doubtful := k.doubts.find(nonce)
+	return token == k.token || nonce == k.nonce || doubtful
 }
 
 // note is told that somebody stands in line for the hold that the request names. It
@@ -235,7 +247,7 @@ func (k *Lock) owns(nonce string) bool {
 func (k *Lock) note(r request) (mine, noted bool, before place) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if r.Token != k.token && !k.owns(r.Nonce) {
+	if !k.is(r.Token, r.Nonce) {
 		return false, false, place{}
 	}
 	// A hold that was revoked still has to be ended by its holder.
@@ -293,9 +305,6 @@ func (k *Lock) Release(ctx context.Context) error {
 	}
 	return k.outcome
 }
-
-// finished closes done.
-func (k *Lock) finished() { k.closing.Do(func() { close(k.done) }) }
 
 // wait waits until done is closed. It gives up when ctx is done, but not within
 // the first second, which is enough unless the server is away.

@@ -1,6 +1,7 @@
 package kvlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,6 @@ import (
 type Locks struct {
 	locks []*Lock // in the order of their names
 	ctx   *holdContext
-	once  sync.Once   // for the first Release
-	free  *time.Timer // releases what is left after a loss; nil if DoAll does
 }
 
 // LockAll takes the named locks, all or none, and waits for them until ctx is done. The
@@ -40,13 +39,7 @@ func (l *Locker) LockAll(ctx context.Context, names ...string) (*Locks, error) {
 // has returned, not earlier, also those that are left when one was lost. Else it is as
 // [Locker.Do].
 func (l *Locker) DoAll(ctx context.Context, names []string, f func(ctx context.Context, locks *Locks) error) error {
-	return l.do("all", func() error {
-		s, err := l.takeAll(ctx, names, true)
-		if err != nil {
-			return err
-		}
-		return l.guard(ctx, s, s.Release, func(ctx context.Context) error { return f(ctx, s) })
-	})
+	return do(ctx, l, func() (*Locks, error) { return l.takeAll(ctx, names, true) }, f)
 }
 
 // All returns the holds in the order of their names. Each has a token of its own.
@@ -68,13 +61,15 @@ func (s *Locks) Context() context.Context { return s.ctx }
 // Err is [Lock.Err]: nil while all are held, and else why the first one was not held any
 // more.
 func (s *Locks) Err() error {
-	if s.ctx != nil {
-		if err := context.Cause(s.ctx.Context); err != nil {
-			return err // what others have come to since does not change it
-		}
+	if err := context.Cause(s.ctx.Context); err != nil {
+		return err // what others have come to since does not change it
 	}
-	var ended error
-	for _, k := range s.locks {
+	return firstEnd(s.locks)
+}
+
+// firstEnd returns why one of the locks is not held any more, a loss before a release.
+func firstEnd(locks []*Lock) (ended error) {
+	for _, k := range locks {
 		if err := k.Err(); isLost(err) {
 			return err
 		} else if err != nil {
@@ -96,14 +91,7 @@ func (s *Locks) Remaining() time.Duration {
 // Release gives all locks back, as [Lock.Release] does with each. If one was lost before,
 // it returns that [*LostError]. Unless it is called after a loss, the others are released
 // one TTL later.
-func (s *Locks) Release(ctx context.Context) error {
-	s.once.Do(func() {
-		if s.free != nil {
-			s.free.Stop()
-		}
-	})
-	return releaseAll(ctx, s.locks)
-}
+func (s *Locks) Release(ctx context.Context) error { return releaseAll(ctx, s.locks) }
 
 func releaseAll(ctx context.Context, locks []*Lock) error {
 	errs := make([]error, len(locks))
@@ -122,19 +110,18 @@ func (l *Locker) takeAll(ctx context.Context, names []string, guarded bool) (*Lo
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	locks, err := l.takeNames(ctx, names, guarded)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("kvlock: take all: %w", err)
 	}
 	s := &Locks{locks: locks}
 	inner, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	s.ctx = &holdContext{Context: inner, held: s, end: end}
-	if !guarded {
-		s.free = time.AfterFunc(time.Duration(1<<63-1), func() { _ = releaseAll(inner, locks) }) // the loss has been reported
-	}
 	for _, k := range locks {
-		context.AfterFunc(k.ctx, func() {
-			end(s.Err())
-			if s.free != nil && isLost(s.Err()) {
-				s.free.Reset(l.lease.TTL)
+		context.AfterFunc(k.ctx, func() { end(s.Err()) })
+	}
+	if !guarded {
+		context.AfterFunc(inner, func() {
+			if isLost(context.Cause(inner)) { // which has been reported
+				time.AfterFunc(l.lease.TTL, func() { _ = s.Release(inner) })
 			}
 		})
 	}
@@ -143,20 +130,19 @@ func (l *Locker) takeAll(ctx context.Context, names []string, guarded bool) (*Lo
 
 // takeNames takes locks, whose names are sorted, until all are held at once (L14).
 func (l *Locker) takeNames(ctx context.Context, names []string, guarded bool) ([]*Lock, error) {
-	wrap := func(err error) error { return fmt.Errorf("kvlock: take all: %w", err) }
 	if len(names) == 0 || len(names) > MaxBatch {
-		return nil, wrap(&BatchError{What: "names", Have: len(names), Want: fmt.Sprintf("1 to %d", MaxBatch)})
+		return nil, &BatchError{What: "names", Have: len(names), Want: fmt.Sprintf("1 to %d", MaxBatch)}
 	}
 	if err := l.enter(); err != nil {
-		return nil, wrap(err)
+		return nil, err
 	}
 	defer l.work.Done()
 	for {
 		ws := make([]*waiter, len(names))
 		for i, name := range names {
-			ws[i] = &waiter{name: name, patient: true, guarded: guarded}
-			if err := ws[i].prepare(l); err != nil {
-				return nil, wrap(fmt.Errorf("%q: %w", name, err))
+			var err error
+			if ws[i], err = l.newWaiter(want{name: name, patient: true, guarded: guarded}); err != nil {
+				return nil, err
 			}
 		}
 		locks := l.gainAll(ctx, ws)
@@ -164,11 +150,7 @@ func (l *Locker) takeNames(ctx context.Context, names []string, guarded bool) ([
 		if locks == nil {
 			locks, err = l.takeEach(ctx, ws)
 		}
-		if err == nil {
-			if err = ws[0].ended(ctx); err == nil {
-				err = (&Locks{locks: locks}).Err()
-			}
-		}
+		err = cmp.Or(err, ws[0].ended(ctx), firstEnd(locks))
 		if err == nil {
 			return locks, nil
 		}
@@ -195,35 +177,28 @@ func (l *Locker) gainAll(ctx context.Context, ws []*waiter) []*Lock {
 			w.low = max(w.low, w.at)
 		}
 	}
-	attempts, writes := make([]attempt, len(ws)), make([]bucket.Write, len(ws))
+	tries, writes := make([]attempt, len(ws)), make([]bucket.Write, len(ws))
 	for i, w := range ws {
-		attempts[i], writes[i] = w.attempt()
-		w.setPhase(phaseTaking, attempts[i].nonce)
+		tries[i], writes[i] = w.try()
 	}
 	try, cancel := context.WithTimeout(ctx, l.lease.Attempt)
 	last, err := l.b.Batch(try, writes)
 	cancel()
 	var locks []*Lock
 	for i, w := range ws {
-		switch {
-		case err == nil:
-			if k := w.hold(ctx, attempts[i], last-uint64(len(ws)-1-i)); k != nil {
-				locks = append(locks, k)
-				continue
-			}
-			w.doubts = append(w.doubts, attempts[i]) // too late to be believed: it is found and ended
-		case notStored(err):
-			w.forgetTry(attempts[i])
-		default:
-			w.doubts = append(w.doubts, attempts[i])
+		if err != nil {
+			w.missed(tries[i], err)
+		} else if _, _ = w.hold(ctx, tries[i], last-uint64(len(ws)-1-i)); w.gained != nil {
+			locks = append(locks, w.gained)
 		}
 	}
 	if len(locks) == len(ws) {
 		return locks
 	}
-	_ = releaseAll(ctx, locks) // none is given to the caller
+	_ = releaseAll(ctx, locks) // some were too late to be believed: none is given to the caller
 	for _, w := range ws {
-		w.setPhase(phaseWaiting, "")
+		w.gained = nil
+		w.setPhase(phaseWaiting)
 	}
 	return nil
 }
@@ -234,7 +209,7 @@ func (l *Locker) takeEach(ctx context.Context, ws []*waiter) (locks []*Lock, err
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	for i, w := range ws {
-		k, err := l.take(ctx, w)
+		k, err := w.take(ctx)
 		if err != nil {
 			for _, later := range ws[i+1:] {
 				later.giveUp(ctx)

@@ -1,10 +1,10 @@
 package kvlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,16 +18,10 @@ import (
 // A Locker takes locks. Make one per process with [New] and close it at the end.
 // Its methods may be called concurrently.
 type Locker struct {
+	settings
 	b     *bucket.Bucket
 	nc    *nats.Conn
 	lease bucket.Lease
-	owner string
-	note  string
-	log   *slog.Logger
-	trace Trace
-
-	minHold, maxHold time.Duration
-	barging          bool
 
 	id     string // of this Locker: it is the process that records and tickets name
 	sub    *nats.Subscription
@@ -86,42 +80,38 @@ func newLocker(ctx context.Context, js jetstream.JetStream, opts []Option) (*Loc
 			return nil, err
 		}
 	}
+	if s.bucket != nil && s.bucketOpts != nil {
+		return nil, &OptionError{Option: "bucket", Have: "an open bucket and options to open one", Want: "one of them"}
+	}
+	if s.maxHold > 0 && s.minHold > s.maxHold {
+		return nil, &OptionError{Option: "minimum hold", Have: s.minHold.String(), Want: fmt.Sprintf("at most the maximum of %v", s.maxHold)}
+	}
 	lease, err := bucket.NewLease(s.ttl, s.margin, s.renewals)
 	if err != nil {
 		return nil, err
 	}
+	b := s.bucket
 	switch {
-	case s.maxHold > 0 && s.minHold > s.maxHold:
-		return nil, &OptionError{Option: "minimum hold", Have: s.minHold.String(), Want: fmt.Sprintf("at most the maximum of %v", s.maxHold)}
-	case s.bucket != nil && s.bucketOpts != nil:
-		return nil, &OptionError{Option: "bucket", Have: "an open bucket and options to open one", Want: "one of them"}
-	case s.bucket == nil && js == nil:
+	case b == nil && js == nil:
 		return nil, &OptionError{Option: "JetStream", Have: "nil", Want: "JetStream or an open bucket"}
-	case s.bucket == nil:
-		if s.bucket, err = bucket.Open(ctx, js, append([]bucket.Option{bucket.Logger(s.log)}, s.bucketOpts...)...); err != nil {
+	case b == nil:
+		if b, err = bucket.Open(ctx, js, append([]bucket.Option{bucket.Logger(s.log)}, s.bucketOpts...)...); err != nil {
 			return nil, err
 		}
 	}
-	if largest := s.bucket.MaxTTL(); lease.TTL > largest {
-		return nil, &bucket.TTLError{Setting: "TTL", Have: lease.TTL, Want: fmt.Sprintf("at most %v, the largest TTL of bucket %q", largest, s.bucket.Name())}
+	if largest := b.MaxTTL(); lease.TTL > largest {
+		return nil, &bucket.TTLError{Setting: "TTL", Have: lease.TTL, Want: fmt.Sprintf("at most %v, the largest TTL of bucket %q", largest, b.Name())}
 	}
 	l := &Locker{
-		b:     s.bucket,
-		nc:    s.bucket.JetStream().Conn(),
-		lease: lease,
-		owner: s.owner,
-		note:  s.note,
-		log:   s.log,
-		trace: s.trace,
-		id:    bucket.Nonce(),
-		lines: make(map[string]*line),
-		sweep: 64,
-		back:  make(chan struct{}),
-
-		window:  make(chan struct{}, window),
-		minHold: s.minHold,
-		maxHold: s.maxHold,
-		barging: s.barging,
+		settings: s,
+		b:        b,
+		nc:       b.JetStream().Conn(),
+		lease:    lease,
+		id:       bucket.Nonce(),
+		lines:    make(map[string]*line),
+		sweep:    64,
+		back:     make(chan struct{}),
+		window:   make(chan struct{}, window),
 	}
 	// It outlives ctx, which governs New only.
 	l.ctx, l.end = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -182,11 +172,6 @@ func (l *Locker) enter() error {
 	return nil
 }
 
-// attempt returns a context for one read or write that nobody may interrupt.
-func (l *Locker) attempt(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), l.lease.Attempt)
-}
-
 // Close releases every lock that the Locker holds and waits until that is done.
 //
 // Calls of Lock that wait return [ErrClosed]. The functions given to [Locker.Do]
@@ -232,6 +217,12 @@ func (l *Locker) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return errors.Join(append(errs, fmt.Errorf("kvlock: close: %w", context.Cause(ctx)))...)
 	}
+}
+
+// peek returns what is known of a lock, given its encoded name, to be read only. l.mu is
+// held.
+func (l *Locker) peek(enc string) *line {
+	return cmp.Or(l.lines[enc], &line{})
 }
 
 // line returns what is known of a lock, given its encoded name. l.mu is held.

@@ -38,14 +38,14 @@ var mutants = []mutant{
 	{
 		name: "a lost answer to a renewal is a success",
 		file: "renew.go",
-		have: "if err == nil {\n\t\tif !k.confirm(got, a)",
-		want: "if errors.Is(err, bucket.ErrDoubt) {\n\t\tgot, err = revision, nil\n\t}\n\tif err == nil {\n\t\tif !k.confirm(got, a)",
+		have: "if err == nil {\n\t\tif !k.confirm(revision, a)",
+		want: "if errors.Is(err, bucket.ErrDoubt) {\n\t\trevision, err = write.Last, nil\n\t}\n\tif err == nil {\n\t\tif !k.confirm(revision, a)",
 		sign: `began while .* lasted|want lost by time`,
 	},
 	{
 		name: "a refused renewal is a loss without a look",
 		file: "renew.go",
-		have: "if back := k.readBack(timeout); back != nil {\n\t\t\terr = back\n\t\t}",
+		have: "if back := k.readBack(); back != nil {\n\t\t\terr = back\n\t\t}",
 		want: "k.lose(LostError{Reason: Taken, Err: err})",
 		sign: `want lost by time`,
 	},
@@ -60,7 +60,7 @@ var mutants = []mutant{
 		name: "the lock is released as soon as it was taken", // N83
 		file: "gain.go",
 		have: "k.due = l.firstRenewal(a.sent, l.holds.Add(1)-1)\n",
-		want: "k.due = l.firstRenewal(a.sent, l.holds.Add(1)-1)\n\tgo func() { _, _ = k.purge(markerTTL) }()\n",
+		want: "k.due = l.firstRenewal(a.sent, l.holds.Add(1)-1)\n\tgo func() { _, _ = k.replace(bucket.Write{Purge: true, TTL: markerTTL}) }()\n",
 		sign: `was freed at .* while|want lost by time`,
 	},
 	{
@@ -74,7 +74,7 @@ var mutants = []mutant{
 		name: "the second in line is told first",
 		file: "line.go",
 		have: "if silent[t.Process] {",
-		want: "if silent == nil {\n\t\t\tsilent = make(map[string]bool)",
+		want: "if !silent[\"\"] {\n\t\t\tsilent[\"\"] = true",
 		sign: `though .* was waiting|keys left = \[wait`,
 	},
 }

@@ -56,17 +56,13 @@ func (l *Locker) tellNext(enc string, p place) {
 func (l *Locker) answerNext(r request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln := l.lines[r.Lock]
-	if ln == nil || l.closed {
-		return
-	}
-	w := ln.tickets[r.Nonce]
-	if w == nil || w.phase != phaseWaiting || w.stands.revision == 0 || w.next != nil {
+	w := l.peek(r.Lock).tickets[r.Nonce]
+	if l.closed || w == nil || w.phase != phaseWaiting || w.stands.Revision == 0 || w.next != nil {
 		return
 	}
 	mine := w.stands
 	l.work.Go(func() {
-		next, err := l.nextTicket(context.WithoutCancel(l.ctx), r.Lock, mine.revision+1, "")
+		next, err := l.nextTicket(context.WithoutCancel(l.ctx), r.Lock, mine.Revision+1, "")
 		if err != nil {
 			return // it is read when the lock is gained
 		}

@@ -151,61 +151,58 @@ func (l *Locker) answer(r request) answer {
 	case opPing:
 		return answerPong
 	case opNote:
-		return l.answerNote(r)
+		got, before := l.takeNote(r)
+		l.tellNext(r.Lock, before)
+		return got
 	case opFree:
 		return l.answerFree(r)
 	case opNext:
 		l.answerNext(r)
-		return answerOK
-	case opLook, opGone:
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if ln := l.lines[r.Lock]; ln != nil {
-			for k := range ln.holds {
-				switch {
-				case k.token != r.Token:
-				case r.Op == opGone:
-					k.readerGone(r.Part)
-				default:
-					k.tell(eventDue)
-				}
-			}
-		}
-		return answerOK
+	case opLook:
+		l.withHold(r, func(k *Lock) { k.tell(eventDue) })
+	case opGone:
+		l.withHold(r, func(k *Lock) { k.readerGone(r.Part) })
 	default:
 		return answerUnknown
 	}
+	return answerOK
 }
 
-// answerNote notes that somebody stands in line for a hold of this process. A
-// record of this process that is no hold of it any more, or never was, is a late
-// write: it is ended (L8, L9).
-func (l *Locker) answerNote(r request) answer {
-	got, before := l.takeNote(r)
-	l.tellNext(r.Lock, before)
-	return got
+// withHold calls f with the hold that the request names, if there is one.
+func (l *Locker) withHold(r request, f func(k *Lock)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for k := range l.peek(r.Lock).holds {
+		if k.token == r.Token {
+			f(k)
+		}
+	}
 }
 
+// takeNote notes that somebody stands in line for a hold of this process, and returns
+// whose ticket has got a next one. A record of this process that is no hold of it any
+// more, or never was, is a late write: it is ended (L8, L9).
 func (l *Locker) takeNote(r request) (got answer, before place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ln := l.lines[r.Lock]; ln != nil {
-		// It may know of its success later than the one who asks.
-		if w := ln.tries[r.Nonce]; w != nil {
-			before = w.notes.add(r.Place)
-			nudge(w.wake)
+	ln := l.peek(r.Lock)
+	// It may know of its success later than the one who asks.
+	if w := ln.tries[r.Nonce]; w != nil {
+		before = w.notes.add(r.Place)
+		nudge(w.wake)
+		return answerNoted, before
+	}
+	for k := range ln.holds {
+		if mine, noted, before := k.note(r); noted {
 			return answerNoted, before
-		}
-		for k := range ln.holds {
-			if mine, noted, before := k.note(r); noted {
-				return answerNoted, before
-			} else if mine {
-				return answerNotMine, place{}
-			}
+		} else if mine {
+			return answerNotMine, place{}
 		}
 	}
 	if !l.closed {
-		l.work.Go(func() { l.endGhost(r.Lock, r.Part, r.Nonce) })
+		l.work.Go(func() {
+			l.endGhost(context.WithoutCancel(l.ctx), r.Lock, attempt{nonce: r.Nonce, part: r.Part, at: never})
+		})
 	}
 	return answerNotMine, place{}
 }
@@ -214,11 +211,7 @@ func (l *Locker) takeNote(r request) (got answer, before place) {
 func (l *Locker) answerFree(r request) answer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln := l.lines[r.Lock]
-	if ln == nil {
-		return answerDeclined
-	}
-	w := ln.tickets[r.Nonce]
+	w := l.peek(r.Lock).tickets[r.Nonce]
 	switch {
 	case w == nil:
 		return answerDeclined

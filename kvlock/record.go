@@ -3,7 +3,7 @@ package kvlock
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,15 +16,18 @@ const (
 	recordTTLMax  = 24 * time.Hour
 )
 
-// A kind says what a hold is of.
+// A kind says what a record is of.
 type kind string
 
 const (
-	kindLock   kind = "lock"
-	kindPermit kind = "permit" // of a semaphore
-	kindGate   kind = "rw"     // the writer's part of a lock for readers and writers
-	kindReader kind = "reader"
+	kindLock      kind = "lock"
+	kindPermit    kind = "permit" // of a semaphore
+	kindGate      kind = "rw"     // the writer's part of a lock for readers and writers
+	kindReader    kind = "reader"
+	kindSemaphore kind = "semaphore" // its limit
 )
+
+var kinds = []kind{kindLock, kindPermit, kindGate, kindReader, kindSemaphore}
 
 // slotLine ends the line of a semaphore, which so is none of a lock.
 const slotLine = ".slot"
@@ -43,6 +46,9 @@ func keyOf(enc, part string) string {
 	}
 }
 
+// ticketKey returns the key of a place in line.
+func ticketKey(enc, nonce string) string { return "wait." + enc + "." + nonce }
+
 // A state is what a record in the place of a lock means.
 type state string
 
@@ -52,15 +58,18 @@ const (
 	stateResting state = "resting" // released before its minimum hold was over; barred until then
 )
 
-// A record is the value of the key of a lock. Who wrote which one is told by the
-// nonce: every attempt to write has its own.
+var states = []state{stateHeld, stateRevoked, stateResting}
+
+// A record is the value of the key of a lock, of a ticket, or of the limit of a
+// semaphore. Who wrote which one is told by the nonce: every attempt to write has its
+// own. A ticket is a record, too: of what its writer waits for.
 type record struct {
 	Version int       `json:"v"`
 	Kind    kind      `json:"kind"`
 	State   state     `json:"state,omitempty"`
 	Owner   string    `json:"owner"`
-	Process string    `json:"process"`         // of the holder: requests go to it
-	Nonce   string    `json:"nonce"`           // of this attempt
+	Process string    `json:"process"`         // of the holder or waiter: requests go to it
+	Nonce   string    `json:"nonce"`           // of this attempt; of a ticket also the last token of its key
 	Prev    string    `json:"prev,omitempty"`  // nonce of the record that this one replaced
 	Since   time.Time `json:"since"`           // when it was gained, by the holder's clock; for people
 	TTL     int64     `json:"ttl"`             // seconds
@@ -68,22 +77,26 @@ type record struct {
 	Note    string    `json:"note,omitempty"`
 	Value   string    `json:"value,omitempty"`  // of a leader, for all to read
 	Reason  string    `json:"reason,omitempty"` // of the revocation
+	Limit   int       `json:"limit,omitempty"`  // of a semaphore
+
+	entry bucket.Entry // that it was read from
 }
 
-// A ticket is the value of a place in line, and the revision it stands at.
-type ticket struct {
-	Version int    `json:"v"`
-	Process string `json:"process"` // of the waiter
-	Nonce   string `json:"nonce"`   // also the last token of the key
-	Owner   string `json:"owner"`
-	TTL     int64  `json:"ttl"` // seconds
-	Read    bool   `json:"read,omitempty"`
-
-	revision uint64
+// newRecord returns a record of this Locker.
+func (l *Locker) newRecord(k kind, nonce string, since time.Time, ttl time.Duration) record {
+	return record{
+		Version: recordVersion,
+		Kind:    k,
+		Owner:   l.owner,
+		Process: l.id,
+		Nonce:   nonce,
+		Since:   since.UTC(),
+		TTL:     int64(ttl / time.Second),
+		Note:    l.note,
+	}
 }
 
 func (r *record) encode() []byte {
-	r.Version = recordVersion
 	b, err := json.Marshal(r)
 	if err != nil {
 		panic("kvlock: encode a record: " + err.Error()) // a year outside of 0 to 9999
@@ -91,66 +104,45 @@ func (r *record) encode() []byte {
 	return b
 }
 
-func (t *ticket) encode() []byte {
-	t.Version = recordVersion
-	b, err := json.Marshal(t)
-	if err != nil {
-		panic("kvlock: encode a ticket: " + err.Error())
-	}
-	return b
-}
-
-// token returns the fencing token of the hold, given the record's revision.
-func (r *record) token(revision uint64) uint64 {
+// token returns the fencing token of the hold.
+func (r *record) token() uint64 {
 	if r.Token == 0 {
-		return revision
+		return r.entry.Revision
 	}
 	return r.Token
 }
 
-// parseRecord reads the value of a lock's key, which anybody may have written.
-func parseRecord(e bucket.Entry) (*record, error) {
-	var r record
+// parse reads the value of a key, which anybody may have written.
+func parse(e bucket.Entry) (*record, error) {
+	r := record{entry: e}
+	wrong := func(field string, have any, want string) error {
+		return &RecordError{Key: e.Key, Field: field, Have: fmt.Sprintf("%#v", have), Want: want}
+	}
 	if err := json.Unmarshal(e.Value, &r); err != nil {
-		return nil, &RecordError{Key: e.Key, Field: "value", Have: excerpt(e.Value), Want: "a JSON object"}
+		text := string(e.Value)
+		return nil, wrong("value", text[:min(len(text), 32)], "a JSON object")
 	}
-	wrong := func(field, have, want string) (*record, error) {
-		return nil, &RecordError{Key: e.Key, Field: field, Have: have, Want: want}
-	}
-	switch {
-	case r.Version != recordVersion:
-		return wrong("version", strconv.Itoa(r.Version), strconv.Itoa(recordVersion))
-	case r.Kind != kindLock && r.Kind != kindPermit && r.Kind != kindGate && r.Kind != kindReader:
-		return wrong("kind", strconv.Quote(string(r.Kind)), fmt.Sprintf("%q, %q, %q or %q", kindLock, kindPermit, kindGate, kindReader))
-	case r.State != stateHeld && r.State != stateRevoked && r.State != stateResting:
-		return wrong("state", strconv.Quote(string(r.State)), fmt.Sprintf("none, %q or %q", stateRevoked, stateResting))
-	case !isID(r.Nonce):
-		return wrong("nonce", strconv.Quote(r.Nonce), "1 to 64 letters and digits")
-	case !isID(r.Process):
-		return wrong("process", strconv.Quote(r.Process), "1 to 64 letters and digits")
-	case r.TTL < 1 || r.TTL > int64(recordTTLMax/time.Second):
-		return wrong("ttl", strconv.FormatInt(r.TTL, 10), fmt.Sprintf("1 to %d", recordTTLMax/time.Second))
-	case r.token(e.Revision) > e.Revision:
-		return wrong("token", strconv.FormatUint(r.Token, 10), fmt.Sprintf("at most its revision %d", e.Revision))
+	const id = "1 to 64 letters and digits"
+	for _, field := range []struct {
+		name string
+		have any
+		ok   bool
+		want string
+	}{
+		{"version", r.Version, r.Version == recordVersion, fmt.Sprint(recordVersion)},
+		{"kind", r.Kind, slices.Contains(kinds, r.Kind), fmt.Sprintf("one of %q", kinds)},
+		{"state", r.State, slices.Contains(states, r.State), fmt.Sprintf("one of %q", states)},
+		{"nonce", r.Nonce, isID(r.Nonce), id},
+		{"process", r.Process, isID(r.Process), id},
+		{"ttl", r.TTL, r.TTL >= 1 && r.TTL <= int64(recordTTLMax/time.Second), fmt.Sprintf("1 to %d", recordTTLMax/time.Second)},
+		{"token", int64(r.Token), r.token() <= e.Revision, fmt.Sprintf("at most its revision %d", e.Revision)},
+		{"limit", r.Limit, r.Kind != kindSemaphore || checkLimit(r.Limit) == nil, fmt.Sprintf("1 to %d", MaxPermits)},
+	} {
+		if !field.ok {
+			return nil, wrong(field.name, field.have, field.want)
+		}
 	}
 	return &r, nil
-}
-
-// parseTicket reads the value of a ticket's key.
-func parseTicket(e bucket.Entry) (ticket, error) {
-	t := ticket{revision: e.Revision}
-	if err := json.Unmarshal(e.Value, &t); err != nil {
-		return ticket{}, &RecordError{Key: e.Key, Field: "value", Have: excerpt(e.Value), Want: "a JSON object"}
-	}
-	switch {
-	case t.Version != recordVersion:
-		return ticket{}, &RecordError{Key: e.Key, Field: "version", Have: strconv.Itoa(t.Version), Want: strconv.Itoa(recordVersion)}
-	case !isID(t.Nonce):
-		return ticket{}, &RecordError{Key: e.Key, Field: "nonce", Have: strconv.Quote(t.Nonce), Want: "1 to 64 letters and digits"}
-	case !isID(t.Process):
-		return ticket{}, &RecordError{Key: e.Key, Field: "process", Have: strconv.Quote(t.Process), Want: "1 to 64 letters and digits"}
-	}
-	return t, nil
 }
 
 // isID reports whether s may be one token of a subject: other people's records
@@ -162,11 +154,4 @@ func isID(s string) bool {
 		}
 	}
 	return s != "" && len(s) <= 64
-}
-
-func excerpt(b []byte) string {
-	if len(b) > 32 {
-		return strconv.Quote(string(b[:32])) + "..."
-	}
-	return strconv.Quote(string(b))
 }

@@ -62,7 +62,9 @@ func (k *Lock) keep() {
 				continue // it rests
 			}
 			k.forget()
-			k.finished()
+			if !k.resting {
+				close(k.done)
+			}
 			k.l.work.Done()
 			return // as kept: nothing is seen to any more
 		}
@@ -118,46 +120,57 @@ func (l *Locker) pause(fails int) time.Duration {
 // It reports success and when the confirmed write was sent. Loss ends k.ctx.
 func (k *Lock) renew() (sent time.Time, ok bool) {
 	k.mu.Lock()
-	doubtful, timeout := len(k.doubts) > 0, k.l.lease.Timeout(k.trust)
+	doubtful := len(k.doubts) > 0
 	k.mu.Unlock()
-	var err error
 	if doubtful {
-		if err = k.readBack(timeout); err != nil || k.ctx.Context.Err() != nil {
+		if err := k.readBack(); err != nil || k.ctx.Context.Err() != nil {
 			return k.failed(err)
 		}
 	}
+	a := attempt{nonce: bucket.Nonce(), sent: time.Now()}
 	k.mu.Lock()
-	revision, prev, version := k.revision, k.nonce, k.version
-	timeout = k.l.lease.Timeout(k.trust)
+	timeout := k.l.lease.Timeout(k.trust)
+	a.version = k.version
+	r := k.record(a.nonce)
+	write := bucket.Write{Key: k.key, Value: r.encode(), Last: k.revision, TTL: k.l.lease.TTL}
+	// Whoever reads the new record may ask for it before the acknowledgement is here.
+	k.doubts = append(k.doubts, a)
 	k.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), timeout)
 	defer cancel()
-	a := attempt{nonce: bucket.Nonce(), sent: time.Now(), version: version}
-	// Whoever reads the new record may ask for it before the acknowledgement is here.
-	k.doubt(a)
-	got, err := k.l.b.Write(ctx, bucket.Write{Key: k.key, Value: k.record(a.nonce, prev).encode(), Last: revision, TTL: k.l.lease.TTL})
+	revision, err := k.l.b.Write(ctx, write)
 	if err == nil {
-		if !k.confirm(got, a) {
-			k.check()
+		if !k.confirm(revision, a) {
 			return time.Time{}, false
 		}
 		if k.fails > 0 {
 			k.l.log.InfoContext(k.ctx, "lock renewed again", slog.String("lock", k.name), slog.Uint64("token", k.token), slog.Int("failures", k.fails))
 		}
 		k.fails = 0
-		k.l.trace.renewed(k, time.Since(a.sent))
+		if f := k.l.trace.Renewed; f != nil {
+			f(k.name, k.token, time.Since(a.sent))
+		}
 		return a.sent, true
 	}
 	if notStored(err) {
-		k.undoubt(a)
+		k.mu.Lock()
+		k.doubts = k.doubts.without(a.nonce)
+		k.mu.Unlock()
 	}
 	if errors.Is(err, bucket.ErrConflict) {
-		if back := k.readBack(timeout); back != nil {
+		if back := k.readBack(); back != nil {
 			err = back
 		}
 	}
 	return k.failed(err)
+}
+
+// record returns the record of the hold, as the write with the nonce has it. k.mu is held.
+func (k *Lock) record(nonce string) record {
+	r := k.l.newRecord(k.kind, nonce, k.since, k.l.lease.TTL)
+	r.Prev, r.Token, r.Value = k.nonce, k.token, k.value
+	return r
 }
 
 // failed counts a failure and ends the hold if the error says that there is no way
@@ -174,131 +187,75 @@ func (k *Lock) failed(err error) (time.Time, bool) {
 		k.l.log.WarnContext(k.ctx, "lock not renewed, trying again", slog.String("lock", k.name), slog.Uint64("token", k.token),
 			slog.Duration("remaining", k.Remaining()), slog.Any("err", err))
 	}
-	k.l.trace.renewFailed(k, err)
+	if f := k.l.trace.RenewFailed; f != nil {
+		f(k.name, k.token, k.Remaining(), err)
+	}
+	if k.fails%4 == 0 && !errors.Is(err, bucket.ErrGone) {
+		// Refusals look the same while there is no leader and after the bucket
+		// was deleted.
+		ctx, cancel := k.l.attempt(k.ctx)
+		defer cancel()
+		if gone := k.l.b.Check(ctx); errors.Is(gone, bucket.ErrGone) {
+			err = gone
+		}
+	}
 	switch {
 	case errors.Is(err, nats.ErrConnectionClosed):
 		k.lose(LostError{Reason: Closed, Err: err})
 	case errors.Is(err, bucket.ErrGone):
 		k.lose(LostError{Reason: Gone, Err: err})
-	case k.fails%4 == 0:
-		// Refusals look the same while there is no leader and after the bucket
-		// was deleted.
-		ctx, cancel := k.l.attempt(k.ctx)
-		defer cancel()
-		if err := k.l.b.Check(ctx); errors.Is(err, bucket.ErrGone) {
-			k.lose(LostError{Reason: Gone, Err: err})
-		}
 	}
 	return time.Time{}, false
-}
-
-// undoubt forgets a write that is known not to have been stored.
-func (k *Lock) undoubt(a attempt) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for i, d := range k.doubts {
-		if d.nonce == a.nonce {
-			k.doubts = append(k.doubts[:i], k.doubts[i+1:]...)
-			return
-		}
-	}
-}
-
-// notStored reports whether a write that failed with err certainly was not stored.
-func notStored(err error) bool {
-	return errors.Is(err, bucket.ErrConflict) || errors.Is(err, bucket.ErrBusy) || errors.Is(err, bucket.ErrFull)
 }
 
 // readBack reads the key and draws the conclusions that the entry allows (B3): it
 // confirms a doubtful write, or ends the hold, or neither. The error says that the
 // key could not be read.
-func (k *Lock) readBack(timeout time.Duration) error {
+func (k *Lock) readBack() error {
+	k.mu.Lock()
+	timeout := k.l.lease.Timeout(k.trust)
+	k.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), timeout)
 	defer cancel()
-	e, err := k.l.b.Get(ctx, k.key)
-	if errors.Is(err, bucket.ErrNotFound) {
+	r, at, err := k.l.see(ctx, k.key)
+	bad := errors.Is(err, ErrRecord)
+	if err != nil && !bad {
+		return err
+	}
+	if at == 0 {
 		// No evidence, but strange enough to ask whether it is the same bucket.
-		if err := k.l.b.Check(ctx); errors.Is(err, bucket.ErrGone) {
-			return err
+		if gone := k.l.b.Check(ctx); errors.Is(gone, bucket.ErrGone) {
+			return gone
 		}
 		return nil
 	}
-	if err != nil {
+	if err := k.l.b.Same(ctx, at); err != nil {
 		return err
 	}
-	if err := k.l.b.Same(ctx, e.Revision); err != nil {
-		return err
-	}
-	k.judge(e)
-	return nil
-}
-
-// judge draws the conclusions that an entry of the key allows.
-func (k *Lock) judge(e bucket.Entry) {
 	k.mu.Lock()
-	revision := k.revision
+	old := at <= k.revision
+	var a attempt
+	var mine, revoked bool
+	if r != nil {
+		a, mine = k.doubts.find(r.Nonce)
+		revoked = r.State == stateRevoked && r.token() == k.token
+	}
+	if !old && !mine {
+		k.ender = at
+	}
 	k.mu.Unlock()
-	if e.Revision <= revision {
-		return // the last confirmed one, or an old leader's view: no evidence
-	}
-	if e.Marker {
-		k.endedBy(e.Revision)
-		k.lose(LostError{Reason: Removed})
-		return
-	}
-	r, err := parseRecord(e)
-	if err != nil {
+	switch {
+	case old: // the last confirmed one, or an old leader's view: no evidence
+	case bad:
 		k.lose(LostError{Reason: Taken, Err: err})
-		return
-	}
-	if a, ok := k.find(r.Nonce); ok {
-		if !k.confirm(e.Revision, a) {
-			k.check()
-		}
-		return
-	}
-	if r.State == stateRevoked && r.token(e.Revision) == k.token {
-		k.endedBy(e.Revision)
+	case r == nil:
+		k.lose(LostError{Reason: Removed})
+	case mine:
+		k.confirm(at, a)
+	case revoked:
 		k.lose(LostError{Reason: Revoked, Text: r.Reason})
-		return
+	default:
+		k.lose(LostError{Reason: Taken, By: r.Owner, Next: r.token()})
 	}
-	k.lose(LostError{Reason: Taken, By: r.Owner, Next: r.token(e.Revision)})
-}
-
-// endedBy notes the entry that is about to end the hold.
-func (k *Lock) endedBy(revision uint64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.ender = revision
-}
-
-// find returns the doubtful write with the nonce.
-func (k *Lock) find(nonce string) (attempt, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, a := range k.doubts {
-		if a.nonce == nonce {
-			return a, true
-		}
-	}
-	return attempt{}, false
-}
-
-// record returns the record of the hold, as the write with the nonce has it.
-func (k *Lock) record(nonce, prev string) *record {
-	k.mu.Lock()
-	value := k.value
-	k.mu.Unlock()
-	return &record{
-		Kind:    k.kind,
-		Owner:   k.l.owner,
-		Process: k.l.id,
-		Nonce:   nonce,
-		Prev:    prev,
-		Since:   k.since,
-		TTL:     int64(k.l.lease.TTL / time.Second),
-		Token:   k.token,
-		Note:    k.l.note,
-		Value:   value,
-	}
+	return nil
 }

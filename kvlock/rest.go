@@ -8,30 +8,31 @@ import (
 )
 
 // restEnd returns when the minimum hold is over.
-func (k *Lock) restEnd() time.Time { return k.hasBegun().Add(k.l.minHold) }
+func (k *Lock) restEnd() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.began.Add(k.l.minHold)
+}
 
 // rest gives the lock back but keeps it barred for what is left of its minimum hold
 // (L15): the record becomes a tombstone whose TTL is that, rounded up. It is no marker,
 // so nobody takes the lock by its revision; whoever comes stands in line and tells this
 // process, which ends it on time as it ends a hold. It reports whether all is over.
 func (k *Lock) rest() (over bool) {
-	left := time.Until(k.restEnd())
+	ttl := (time.Until(k.restEnd()) + time.Second - 1).Truncate(time.Second)
 	nonce := bucket.Nonce()
 	k.mu.Lock()
 	k.resting = true // it takes notes, though it is over
 	k.doubts = append(k.doubts, attempt{nonce: nonce})
-	prev := k.nonce
+	r := k.record(nonce)
 	k.mu.Unlock()
-	ttl := (left + time.Second - 1).Truncate(time.Second)
-	r := k.record(nonce, prev)
 	r.State, r.TTL = stateResting, int64(ttl/time.Second)
 	revision, err := k.replace(bucket.Write{Value: r.encode(), TTL: ttl})
-	k.outcome = leftToEnd(k.name, err)
 	k.mu.Lock()
 	k.revision, k.nonce = max(k.revision, revision), nonce
 	k.mu.Unlock()
-	k.l.trace.released(k, k.outcome)
-	k.finished()
+	k.conclude(err)
+	close(k.done)
 	if revision == 0 {
 		return true // it has ended by itself, or nobody answers
 	}
@@ -60,8 +61,6 @@ func (k *Lock) restOn(e event) (over bool) {
 
 // replaced reports whether something newer than the tombstone is seen at the key.
 func (k *Lock) replaced() bool {
-	ctx, cancel := k.l.attempt(k.ctx)
-	defer cancel()
-	e, err := k.l.b.Get(ctx, k.key)
-	return err == nil && e.Revision > k.Revision()
+	_, at, _ := k.l.see(context.WithoutCancel(k.ctx), k.key)
+	return at > k.Revision()
 }

@@ -2,13 +2,10 @@ package kvlock
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
-
-	"tenure/kvlock/bucket"
 )
 
 // An RWLock is a lock that one writer holds, or any number of readers.
@@ -50,47 +47,28 @@ func (rw *RWLock) Name() string { return rw.name }
 // TryLock takes the lock for writing or fails at once. It is [Locker.TryLock]
 // otherwise. The error matches [ErrHeld] also if readers hold the lock.
 func (rw *RWLock) TryLock(ctx context.Context) (*Lock, error) {
-	ctx, cancel := rw.l.patience(ctx)
-	defer cancel()
-	return rw.take(ctx, false, false)
+	return rw.l.take(ctx, want{kind: kindGate, name: rw.name})
 }
 
 // Lock takes the lock for writing and waits until those before it have left, or ctx
 // is done. It is [Locker.Lock] otherwise. The margin has to be longer than two round
 // trips to the server.
-func (rw *RWLock) Lock(ctx context.Context) (*Lock, error) { return rw.take(ctx, true, false) }
+func (rw *RWLock) Lock(ctx context.Context) (*Lock, error) {
+	return rw.l.take(ctx, want{kind: kindGate, name: rw.name, patient: true})
+}
 
 // Do takes the lock for writing as [RWLock.Lock] does, calls f and releases the lock.
 // It is [Locker.Do] otherwise.
 func (rw *RWLock) Do(ctx context.Context, f func(ctx context.Context, lock *Lock) error) error {
-	return rw.l.do(rw.name, func() error {
-		k, err := rw.take(ctx, true, true)
-		if err != nil {
-			return err
-		}
-		return k.guard(ctx, k.Release, f)
-	})
-}
-
-// take takes the lock for writing. A gate that is lost while it waits for readers is
-// no hold that anybody believed in: it tries again.
-func (rw *RWLock) take(ctx context.Context, patient, guarded bool) (*Lock, error) {
-	for {
-		k, err := rw.l.take(ctx, &waiter{kind: kindGate, name: rw.name, patient: patient, guarded: guarded})
-		lost, ok := errors.AsType[*LostError](err)
-		if ok && patient && ctx.Err() == nil && (lost.Reason == Expired || lost.Reason == Taken || lost.Reason == Removed) {
-			continue
-		}
-		return k, err
-	}
+	return do(ctx, rw.l, func() (*Lock, error) {
+		return rw.l.take(ctx, want{kind: kindGate, name: rw.name, patient: true, guarded: true})
+	}, f)
 }
 
 // TryRLock takes the lock for reading or fails at once. The error matches [ErrHeld] if
 // a writer holds it, waits for readers to leave, or stands first in line. It is
 // [Locker.TryLock] otherwise.
 func (rw *RWLock) TryRLock(ctx context.Context) (*Reader, error) {
-	ctx, cancel := rw.l.patience(ctx)
-	defer cancel()
 	return rw.read(ctx, false, false)
 }
 
@@ -105,20 +83,15 @@ func (rw *RWLock) RLock(ctx context.Context) (*Reader, error) { return rw.read(c
 // RDo takes the lock for reading as [RWLock.RLock] does, calls f and gives the lock
 // back. It is [Locker.Do] otherwise.
 func (rw *RWLock) RDo(ctx context.Context, f func(ctx context.Context) error) error {
-	return rw.l.do(rw.name, func() error {
-		r, err := rw.read(ctx, true, true)
-		if err != nil {
-			return err
-		}
-		return r.share.k.guard(ctx, r.Release, func(ctx context.Context, _ *Lock) error { return f(ctx) })
-	})
+	return do(ctx, rw.l, func() (*Reader, error) { return rw.read(ctx, true, true) },
+		func(ctx context.Context, _ *Reader) error { return f(ctx) })
 }
 
 func (rw *RWLock) read(ctx context.Context, patient, guarded bool) (*Reader, error) {
 	if r := rw.join(ctx, guarded); r != nil {
 		return r, nil
 	}
-	k, err := rw.l.take(ctx, &waiter{kind: kindReader, name: rw.name, patient: patient, guarded: guarded})
+	k, err := rw.l.take(ctx, want{kind: kindReader, name: rw.name, patient: patient, guarded: guarded})
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +195,7 @@ func (r *Reader) Release(ctx context.Context) error {
 }
 
 // A pending is what a writer that has the gate knows of the readers before it. The
-// mutex of its hold guards it.
+// mutex of its hold guards the readers.
 type pending struct {
 	readers map[string]time.Time // by their ids: when to look at them again
 	gone    chan struct{}        // holds one: the last of them has left
@@ -235,7 +208,8 @@ func (k *Lock) awaitReaders(ctx context.Context, w *waiter) error {
 	p := &pending{readers: make(map[string]time.Time), gone: make(chan struct{}, 1), renewed: make(chan struct{}, 1)}
 	k.setPending(p)
 	defer k.setPending(nil)
-	w.held, w.fails = nil, 0
+	defer context.AfterFunc(k.ctx, func() { nudge(p.gone); nudge(p.renewed) })()
+	w.held = nil
 	for {
 		none, err := k.lookAtReaders(ctx, w, p)
 		switch {
@@ -244,15 +218,13 @@ func (k *Lock) awaitReaders(ctx context.Context, w *waiter) error {
 			return k.Err()
 		case err == nil && !w.patient && w.held != nil:
 			return w.held
-		case err != nil && !again(err):
-			return err
-		case err != nil:
-			w.trouble = err
-			w.fails++
-			pauseFor(ctx, k.l.pause(w.fails))
-		default:
+		case err == nil:
 			w.succeeded()
 			k.awaitNews(ctx, p)
+		default:
+			if _, err := w.failed(ctx, err); err != nil {
+				return err
+			}
 		}
 		k.renewBefore(ctx, p)
 		if err := w.ended(ctx); err != nil {
@@ -291,68 +263,59 @@ func (k *Lock) lookAtReaders(ctx context.Context, w *waiter, p *pending) (none b
 	if err != nil {
 		return false, err
 	}
+	none = state.LastRevision >= revision && age(sent) <= k.l.lease.Margin
 	now := time.Now()
-	fresh := state.LastRevision >= revision && age(sent) <= k.l.lease.Margin
-	known := make(map[string]time.Time)
+	var look []string // at those that are new, told that they leave, or must have ended
 	k.mu.Lock()
+	known := p.readers
+	p.readers = make(map[string]time.Time, len(state.Keys))
 	for key := range state.Keys {
 		id := key[strings.LastIndexByte(key, '.')+1:]
-		known[id] = p.readers[id] // told of its leave: to be looked at
-	}
-	p.readers = make(map[string]time.Time)
-	for id, until := range known {
-		if until.After(now) {
-			p.readers[id] = until
+		if until := known[id]; until.After(now) {
+			p.readers[id], none = until, false
+		} else {
+			look = append(look, id)
 		}
 	}
 	k.mu.Unlock()
 
-	there := 0 // that one of them says it leaves is no evidence
 	var asking sync.WaitGroup
 	defer asking.Wait()
-	for id, until := range known {
-		there++
-		if until.After(now) {
-			continue
-		}
-		try, cancel := k.l.attempt(ctx)
-		e, err := k.l.b.Get(try, keyOf(k.enc, id))
-		cancel()
+	for _, id := range look {
+		r, at, err := k.l.see(context.WithoutCancel(ctx), keyOf(k.enc, id))
 		switch {
-		case err == nil && e.Marker:
-			there--
-			continue
-		case errors.Is(err, bucket.ErrNotFound): // no evidence: the next list tells
-			k.expect(p, id, time.Now().Add(time.Millisecond))
-			continue
 		case err != nil:
 			return false, err
+		case r == nil && at != 0: // it has left
+			continue
 		}
-		r, err := parseRecord(e)
-		if err != nil {
-			return false, err
+		none = false // that one of them says it leaves is no evidence
+		if r == nil {
+			// Nor is that it has gone since, without a trace: the next list tells.
+			k.expect(p, id, time.Millisecond)
+			continue
 		}
-		w.held = &HeldError{Name: k.name, Owner: r.Owner, Token: r.token(e.Revision), Since: r.Since, Note: r.Note}
+		w.held = r.heldError(k.name)
 		// Before it is asked, since it may tell at once.
-		k.expect(p, id, time.Now().Add(k.l.b.Left(e)+300*time.Millisecond+rand.N(100*time.Millisecond)))
+		k.expect(p, id, k.l.left(r)+300*time.Millisecond+rand.N(100*time.Millisecond))
 		asking.Go(func() {
 			got := k.l.ask(ctx, r.Process, request{
-				Op: opNote, Lock: k.enc, Part: id, Nonce: r.Nonce, Token: r.token(e.Revision),
+				Op: opNote, Lock: k.enc, Part: id, Nonce: r.Nonce, Token: r.token(),
 				Place: place{Process: k.l.id, Revision: k.token},
 			})
 			if got == answerNotMine { // it is leaving, or leaves nothing but a late write, which is ended
-				k.expect(p, id, time.Now().Add(5*time.Millisecond))
+				k.expect(p, id, 5*time.Millisecond)
 			}
 		})
 	}
-	return fresh && there == 0, nil
+	return none, nil
 }
 
 // expect notes when to look at a reader again.
-func (k *Lock) expect(p *pending, id string, at time.Time) {
+func (k *Lock) expect(p *pending, id string, in time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	p.readers[id] = at
+	p.readers[id] = time.Now().Add(in)
 }
 
 // age returns how long ago t was, by the clock that says more.
@@ -379,16 +342,14 @@ func (k *Lock) awaitNews(ctx context.Context, p *pending) {
 	select {
 	case <-timer.C:
 	case <-p.gone:
-	case <-k.ctx.Done():
 	case <-ctx.Done():
-	case <-k.l.ctx.Done():
 	}
 }
 
 // renewBefore renews the gate before the next list, unless it was just now, and waits
 // until that is confirmed.
 func (k *Lock) renewBefore(ctx context.Context, p *pending) {
-	for ctx.Err() == nil && k.l.ctx.Err() == nil && k.ctx.Context.Err() == nil {
+	for ctx.Err() == nil && k.ctx.Context.Err() == nil {
 		k.mu.Lock()
 		sent := k.sent
 		k.mu.Unlock()
@@ -398,9 +359,7 @@ func (k *Lock) renewBefore(ctx context.Context, p *pending) {
 		k.tell(eventDue)
 		select {
 		case <-p.renewed:
-		case <-k.ctx.Done():
 		case <-ctx.Done():
-		case <-k.l.ctx.Done():
 		}
 	}
 }
@@ -431,6 +390,6 @@ func (k *Lock) tellWriter() {
 // letIn tells the next in line that the gate is open, by a reader that came in with a
 // ticket itself: so readers come in one after another up to the next writer.
 func (k *Lock) letIn(at uint64) {
-	w := walk{l: k.l, enc: k.enc, at: at, low: k.start, own: k.own()}
+	w := walk{l: k.l, enc: k.enc, at: at, low: k.start, own: k.ticket.Nonce}
 	w.tell(k.ctx, nil)
 }

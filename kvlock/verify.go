@@ -3,9 +3,6 @@ package kvlock
 import (
 	"context"
 	"fmt"
-	"strconv"
-
-	"tenure/kvlock/bucket"
 )
 
 // Verify returns nil if the named lock is held under the token, as the leader of the
@@ -20,7 +17,8 @@ import (
 // Verify blocks until the server has answered or ctx is done, at most for one TTL. The
 // error is a [*HeldError] if the lock is held under another token, a [*LostError] if the
 // hold was revoked, matches [ErrFree] if nobody holds the lock, or if the hold has been
-// released and lasts for its minimum only, and else says why there is no answer.
+// released and lasts for its minimum only, [ErrOption] if the token is 0, and else says
+// why there is no answer: [ErrName], [ErrRecord], ctx's cause, or of the connection.
 func (l *Locker) Verify(ctx context.Context, name string, token uint64) error {
 	if err := l.verify(ctx, name, token); err != nil {
 		return fmt.Errorf("kvlock: verify %q, token %d: %w", name, token, err)
@@ -32,31 +30,17 @@ func (l *Locker) verify(ctx context.Context, name string, token uint64) error {
 	if token == 0 {
 		return &OptionError{Option: "token", Have: "0", Want: "that of a hold"}
 	}
-	enc, err := bucket.EncodeName(name)
-	if err != nil {
+	r, err := l.holder(ctx, name)
+	switch {
+	case err != nil:
 		return err
-	}
-	e, r, err := l.read(ctx, enc)
-	if err != nil {
-		return err
-	}
-	switch held := r.token(e.Revision); {
-	case held != token:
-		return r.heldError(name, e)
+	case r.token() != token:
+		return r.heldError(name)
 	case r.State == stateRevoked:
 		return &LostError{Name: name, Token: token, Reason: Revoked, Text: r.Reason}
 	case r.State == stateResting:
-		return fmt.Errorf("%w: the hold of token %s has been released", ErrFree, strconv.FormatUint(token, 10))
+		return fmt.Errorf("%w: it has been released", ErrFree)
 	default:
 		return nil
 	}
-}
-
-// heldError says that the record of e is in the way.
-func (r *record) heldError(name string, e bucket.Entry) *HeldError {
-	held := &HeldError{Name: name, Owner: r.Owner, Token: r.token(e.Revision), Since: r.Since, Note: r.Note}
-	if r.State == stateResting {
-		held.Until = e.Time.Add(e.TTL)
-	}
-	return held
 }

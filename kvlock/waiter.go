@@ -1,10 +1,11 @@
 package kvlock
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"tenure/kvlock/bucket"
@@ -23,28 +24,23 @@ const (
 // A waiter is one call that wants a lock. Its goroutine goes through the steps of
 // DESIGN-RULES' L6: begin (a), look (b), line (c), stand (d), sleep.
 type waiter struct {
-	l       *Locker
-	gained  *Lock // set when it has the lock
-	kind    kind
-	sem     *Semaphore // kindPermit
-	name    string
-	enc     string // names the line
-	bar     string // the key that has to be free, but for a permit; a reader writes another
-	part    string // which slot it goes for, or its id as a reader
-	patient bool   // stands in line; else the call fails at once
-	guarded bool   // the hold belongs to Do
-	value   string // of a leader
-	called  time.Time
+	want
+	l      *Locker
+	gained *Lock  // set when it has the lock
+	enc    string // names the line
+	bar    string // the key that has to be free, but for a permit; a reader writes another
+	part   string // which slot it goes for, or its id as a reader
+	called time.Time
 
-	at      uint64 // where the lock is free: the revision of a marker, or 0
-	low     uint64 // no ticket stands below, by own reading; 0: not known
-	guess   uint64 // the same, as told with an offer
-	ticket  ticket // zero if it stands in no line
-	holder  *record
-	held    *HeldError        // what was last seen in the way
-	left    time.Duration     // how long what was last seen has to live
+	at      uint64     // where the lock is free: the revision of a marker, or 0
+	low     uint64     // no ticket stands below, by own reading; 0: not known
+	guess   uint64     // the same, as told with an offer
+	ticket  place      // zero if it stands in no line; without a revision while it is being written
+	holder  *record    // what was last seen in the way, nil for nothing
+	held    *HeldError // says so
+	left    time.Duration
 	told    map[string]uint64 // slots that somebody else was told of since the last sleep, and where they are free
-	doubts  []attempt         // gaining writes whose outcome is unknown
+	doubts  attempts          // gaining writes whose outcome is unknown
 	trouble error             // the last failure of a read or write since one succeeded
 	looks   int               // since the last sleep
 	absent  string            // nonce of a record whose process did not answer
@@ -57,8 +53,8 @@ type waiter struct {
 	phase  phase
 	offer  request // phaseOffered
 	notes  notes   // from those who read a gaining write
-	stands ticket  // the ticket, once it is known to be stored
-	next   *ticket // the one behind it, if that has been read
+	stands place   // the ticket, once it is known to be stored
+	next   *record // the one behind it, if that has been read
 }
 
 // A step does one thing and returns what comes next, or an error that ends the
@@ -91,10 +87,10 @@ func (w *waiter) ended(ctx context.Context) error {
 	}
 	w.l.mu.Lock()
 	defer w.l.mu.Unlock()
-	if w.l.closed && !w.guarded {
+	if w.l.closed {
 		return ErrClosed
 	}
-	return context.Cause(w.l.ctx)
+	return nil
 }
 
 // why adds to the end of ctx what stood in the way.
@@ -127,79 +123,112 @@ func (w *waiter) offered() bool {
 // begin is (a): without a ticket, the marker of an own release or nothing is
 // expected at the key.
 func (w *waiter) begin(context.Context) (step, error) {
-	var part string
-	w.at, part, w.low = w.l.recall(w.enc)
+	at, part, low := w.l.recall(w.enc)
+	w.low = low
+	if w.kind == kindPermit && at == 0 {
+		part = strconv.Itoa(rand.IntN(w.sem.Limit()))
+	}
+	return w.free(part, at), nil
+}
+
+// free makes the waiter go for what is free.
+func (w *waiter) free(part string, at uint64) step {
+	w.held, w.holder, w.left, w.at = nil, nil, markerTTL, at
 	if w.kind == kindPermit {
 		w.part = part
-		if w.at == 0 {
-			w.part = w.sem.any()
-		}
 	}
-	if w.at != 0 {
-		return w.line, nil
+	if at == 0 && w.ticket.Nonce == "" {
+		return w.gain
 	}
-	return w.gain, nil
+	return w.line
 }
 
 // look is (b): it reads the lock at the leader.
 func (w *waiter) look(ctx context.Context) (step, error) {
 	if w.looks++; w.looks > 2 { // somebody is quicker, or a leader answers from the past
 		w.pause(ctx, min(time.Millisecond<<min(w.looks-3, 8), silence))
-		if w.woken(ctx) {
-			return w.look, nil
+		if ctx.Err() != nil || w.offered() {
+			return w.look, nil // run has something better to do
 		}
 	}
 	w.back = w.l.reconnected()
-	if w.kind == kindPermit {
-		return w.lookAtSlots(ctx)
-	}
-	if w.kind == kindReader && len(w.doubts) > 0 {
-		if _, next, err := w.settle(ctx); next != nil || err != nil || w.gained != nil {
+	w.held, w.holder = nil, nil
+	var next step
+	var err error
+	switch w.kind {
+	case kindPermit:
+		next, err = w.lookAtSlots(ctx)
+	case kindReader:
+		next, err = w.lookAtEntry(ctx)
+		if next != nil || err != nil || w.gained != nil {
 			return next, err
 		}
+		fallthrough
+	default:
+		next, err = w.lookAt(ctx, "")
 	}
-	try, cancel := w.l.attempt(ctx)
-	e, err := w.l.b.Get(try, w.bar)
-	cancel()
 	switch {
-	case errors.Is(err, bucket.ErrNotFound):
-		w.succeeded()
-		w.held, w.holder, w.left, w.at = nil, nil, markerTTL, 0
-		if w.ticket.Nonce == "" {
-			return w.gain, nil
-		}
-		return w.line, nil
+	case next != nil || err != nil || w.gained != nil:
+		return next, err
+	case w.patient:
+		return w.stand, nil
+	default:
+		return nil, cmp.Or(w.held, &HeldError{Name: w.name})
+	}
+}
+
+// lookAt reads what may be in the way: a slot, or the lock. If it is, there is no step.
+func (w *waiter) lookAt(ctx context.Context, slot string) (step, error) {
+	key, name, want := w.bar, w.name, w.kind
+	switch w.kind {
+	case kindPermit:
+		key, name = keyOf(w.enc, slot), name+"#"+slot
+	case kindReader:
+		want = kindGate
+	}
+	r, at, err := w.l.see(context.WithoutCancel(ctx), key)
+	switch {
 	case err != nil:
 		return w.failed(ctx, err)
+	case r == nil && w.skips(slot, at):
+		return nil, nil
+	case r == nil:
+		w.succeeded()
+		return w.free(slot, at), nil
 	}
 	w.succeeded()
-	w.left = w.l.b.Left(e)
-	if e.Marker {
-		w.held, w.holder, w.at = nil, nil, e.Revision
-		return w.line, nil
+	if a, ok := w.doubts.find(r.Nonce); ok {
+		return w.adopt(ctx, a, at)
 	}
-	r, err := parseRecord(e)
-	if err != nil {
-		return nil, err
-	}
-	if a, ok := w.doubted(r.Nonce); ok {
-		return w.adopt(ctx, a, e.Revision)
-	}
-	if want := w.barKind(); r.Kind != want {
+	if r.Kind != want {
 		return nil, &KindError{Name: w.name, Have: string(r.Kind), Want: string(want)}
 	}
-	if e.TTL == 0 { // written by somebody else
-		w.left = time.Duration(r.TTL) * time.Second
-	}
-	w.holder, w.held = r, r.heldError(w.name, e)
-	if r.Process == w.l.id && !w.l.knows(w.enc, r.Nonce) && !w.l.holding(w.enc, w.held.Token) {
-		w.l.endGhost(w.enc, "", r.Nonce)
+	if r.Process == w.l.id && !w.l.knows(w.enc, r.token(), r.Nonce) {
+		w.l.endGhost(context.WithoutCancel(ctx), w.enc, attempt{nonce: r.Nonce, part: slot, at: never})
 		return w.look, nil
 	}
-	if !w.patient {
-		return nil, w.held
+	if left := w.l.left(r); w.holder == nil || left < w.left {
+		w.holder, w.held, w.left = r, r.heldError(name), left
 	}
-	return w.stand, nil
+	return nil, nil
+}
+
+// lookAtEntry reads the own key of a reader if an entry is in doubt. There is a step only
+// if that was stored, or could not be read.
+func (w *waiter) lookAtEntry(ctx context.Context) (step, error) {
+	if len(w.doubts) == 0 {
+		return nil, nil
+	}
+	r, at, err := w.l.see(context.WithoutCancel(ctx), keyOf(w.enc, w.part))
+	if err != nil {
+		return w.failed(ctx, err)
+	}
+	if r != nil {
+		if a, ok := w.doubts.find(r.Nonce); ok {
+			return w.adopt(ctx, a, at)
+		}
+	}
+	return nil, nil
 }
 
 // adopt begins a hold with a write that was in doubt and is stored (L9).
@@ -207,48 +236,7 @@ func (w *waiter) adopt(ctx context.Context, a attempt, revision uint64) (step, e
 	if err := w.l.b.Same(ctx, revision); err != nil {
 		return w.failed(ctx, err)
 	}
-	return w.begun(w.hold(ctx, a, revision), a)
-}
-
-// settle reads the key of the last gaining write in doubt. If that was stored it
-// adopts it; else it returns the entry, which is zero if there is none, and no step.
-func (w *waiter) settle(ctx context.Context) (e bucket.Entry, next step, err error) {
-	try, cancel := w.l.attempt(ctx)
-	e, err = w.l.b.Get(try, keyOf(w.enc, w.doubts[len(w.doubts)-1].part))
-	cancel()
-	switch {
-	case errors.Is(err, bucket.ErrNotFound):
-		return bucket.Entry{}, nil, nil
-	case err != nil:
-		next, err = w.failed(ctx, err)
-		return e, next, err
-	case e.Marker:
-		return e, nil, nil
-	}
-	r, err := parseRecord(e)
-	if err != nil {
-		return e, nil, err
-	}
-	if a, ok := w.doubted(r.Nonce); ok {
-		next, err = w.adopt(ctx, a, e.Revision)
-	}
-	return e, next, err
-}
-
-// barKind returns the kind of record that belongs in the way of the waiter.
-func (w *waiter) barKind() kind {
-	if w.kind == kindReader {
-		return kindGate
-	}
-	return w.kind
-}
-
-// slot returns the slot that the waiter goes for, nothing if it wants no permit.
-func (w *waiter) slot() string {
-	if w.kind != kindPermit {
-		return ""
-	}
-	return w.part
+	return w.hold(ctx, a, revision)
 }
 
 // line is (c): the lock is free at a marker, or at 0 while others may stand in
@@ -268,7 +256,7 @@ func (w *waiter) line(ctx context.Context) (step, error) {
 			w.low = max(w.low, w.at)
 			return w.gain, nil
 		}
-		w.low = max(w.low, first.revision)
+		w.low = max(w.low, first.entry.Revision)
 		if !w.patient {
 			w.hint(ctx, first)
 			return nil, &HeldError{Name: w.name}
@@ -278,7 +266,8 @@ func (w *waiter) line(ctx context.Context) (step, error) {
 		}
 		return w.look, nil
 	}
-	pass := walk{l: w.l, enc: w.enc, part: w.slot(), at: w.at, low: w.low, me: &w.ticket}
+	pass := w.walk()
+	pass.me = w.ticket
 	end := pass.tell(ctx, nil)
 	w.low = max(w.low, pass.low)
 	switch end {
@@ -303,26 +292,42 @@ func (w *waiter) line(ctx context.Context) (step, error) {
 	}
 }
 
+// walk returns a walk along the line with what is free.
+func (w *waiter) walk() walk {
+	pass := walk{l: w.l, enc: w.enc, at: w.at, low: w.low}
+	if w.kind == kindPermit {
+		pass.part = w.part
+	}
+	return pass
+}
+
 // hint tells the line that the lock is free, by somebody who does not stand in it.
-func (w *waiter) hint(ctx context.Context, first *ticket) {
-	pass := walk{l: w.l, enc: w.enc, part: w.slot(), at: w.at, low: w.low}
+func (w *waiter) hint(ctx context.Context, first *record) {
+	pass := w.walk()
 	pass.tell(ctx, first)
 }
 
 // stand is (d): the lock is held. The waiter stands in line and tells the holder,
-// who will then look at the line when it releases.
+// who will then look at the line when it releases. There are several holders of a
+// semaphore, who do so always: with them it looks once more, since one that released
+// meanwhile did not see the ticket.
 func (w *waiter) stand(ctx context.Context) (step, error) {
 	if w.ticket.Nonce == "" {
 		if err := w.writeTicket(ctx); err != nil {
 			return w.failed(ctx, err)
 		}
 		w.succeeded()
-		w.l.trace.waiting(w.name)
+		if f := w.l.trace.Waiting; f != nil {
+			f(w.name)
+		}
+		if w.kind == kindPermit {
+			return w.look, nil
+		}
 	}
-	got := w.l.ask(ctx, w.holder.Process, request{
-		Op: opNote, Lock: w.enc, Nonce: w.holder.Nonce, Token: w.held.Token,
-		Place: place{Process: w.l.id, Nonce: w.ticket.Nonce, Revision: w.ticket.revision},
-	})
+	if w.kind == kindPermit {
+		return w.sleep, nil
+	}
+	got := w.l.ask(ctx, w.holder.Process, request{Op: opNote, Lock: w.enc, Nonce: w.holder.Nonce, Token: w.holder.token(), Place: w.ticket})
 	switch {
 	case got == answerNotMine:
 		return w.look, nil
@@ -353,8 +358,6 @@ func (w *waiter) sleep(ctx context.Context) (step, error) {
 		case <-w.back:
 		case <-ctx.Done():
 			return w.look, nil // run sees it first
-		case <-w.l.ctx.Done():
-			return w.look, nil // as above
 		}
 		return w.recheck, nil
 	}
@@ -378,12 +381,9 @@ func (w *waiter) follows() bool {
 // firstHere returns the waiter of this process that stands first in the line, nil if
 // none stands there. l.mu is held.
 func (l *Locker) firstHere(enc string) (first *waiter) {
-	ln := l.lines[enc]
-	if ln == nil {
-		return nil
-	}
+	ln := l.peek(enc)
 	for _, w := range ln.tickets {
-		if w.phase == phaseWaiting && w.stands.revision != 0 && (first == nil || w.stands.revision < first.stands.revision) {
+		if w.phase == phaseWaiting && w.stands.Revision != 0 && (first == nil || w.stands.Revision < first.stands.Revision) {
 			first = w
 		}
 	}
@@ -393,21 +393,13 @@ func (l *Locker) firstHere(enc string) (first *waiter) {
 // recheck sees whether the own ticket still stands: who is away for a while may
 // lose it.
 func (w *waiter) recheck(ctx context.Context) (step, error) {
-	try, cancel := w.l.attempt(ctx)
-	e, err := w.l.b.Get(try, ticketKey(w.enc, w.ticket.Nonce))
-	cancel()
-	switch {
-	case err == nil && !e.Marker:
-		return w.look, nil
-	case err != nil && !errors.Is(err, bucket.ErrNotFound):
-		if next, err := w.failed(ctx, err); err != nil {
-			return next, err
-		}
-		return w.recheck, nil
+	r, _, err := w.l.see(context.WithoutCancel(ctx), ticketKey(w.enc, w.ticket.Nonce))
+	if err == nil && r == nil {
+		err = w.writeTicket(ctx)
 	}
-	if err := w.writeTicket(ctx); err != nil {
-		if next, err := w.failed(ctx, err); err != nil {
-			return next, err
+	if err != nil {
+		if _, err := w.failed(ctx, err); err != nil {
+			return nil, err
 		}
 		return w.recheck, nil
 	}
@@ -436,34 +428,5 @@ func (w *waiter) pause(ctx context.Context, d time.Duration) {
 	case <-timer.C:
 	case <-w.wake:
 	case <-ctx.Done():
-	case <-w.l.ctx.Done():
 	}
-}
-
-// woken reports whether run has something better to do than the next step.
-func (w *waiter) woken(ctx context.Context) bool {
-	if ctx.Err() != nil || w.l.ctx.Err() != nil {
-		return true
-	}
-	w.l.mu.Lock()
-	defer w.l.mu.Unlock()
-	return w.phase == phaseOffered
-}
-
-// nudge wakes whoever waits on c, which holds one.
-func nudge(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// doubted returns the gaining write in doubt that has the nonce.
-func (w *waiter) doubted(nonce string) (attempt, bool) {
-	for _, a := range w.doubts {
-		if a.nonce == nonce {
-			return a, true
-		}
-	}
-	return attempt{}, false
 }
