@@ -115,7 +115,7 @@ func (l *Locker) newWaiter(want want) (*waiter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kvlock: take %q: %w", want.name, err)
 	}
-	w := &waiter{want: want, l: l, enc: enc, bar: keyOf(enc, ""), wake: make(chan struct{}, 1), called: time.Now()}
+	w := &waiter{want: want, l: l, enc: enc, wake: make(chan struct{}, 1), called: time.Now()}
 	switch want.kind {
 	case "":
 		w.kind = kindLock

@@ -11,28 +11,25 @@ import (
 )
 
 // gain is the waiter's own CAS, with which alone a hold begins (L4).
-func (w *waiter) gain(ctx context.Context) (step, error) {
+func (w *waiter) gain(ctx context.Context) step {
 	if w.kind == kindPermit {
 		if there, err := w.sem.has(ctx, w.part); err != nil {
 			return w.failed(ctx, err)
 		} else if !there {
 			w.setPhase(phaseWaiting)
-			return w.look, nil
+			return w.look
 		}
 	}
 	a, write := w.try()
 	revision, err := w.l.write(ctx, write)
-	switch {
-	case err == nil:
+	if err == nil {
 		return w.hold(ctx, a, revision)
-	case errors.Is(err, bucket.ErrConflict):
-		w.missed(a, err)
-		w.succeeded()
-		return w.look, nil
-	default:
-		w.missed(a, err)
-		return w.failed(ctx, err)
 	}
+	w.missed(a, err)
+	if errors.Is(err, bucket.ErrConflict) {
+		return w.look
+	}
+	return w.failed(ctx, err)
 }
 
 // try returns a new gaining write, which is under way from now on: others may read the
@@ -43,7 +40,7 @@ func (w *waiter) try() (attempt, bucket.Write) {
 	r.Value = w.value
 	write := bucket.Write{Key: keyOf(w.enc, w.part), Value: r.encode(), Last: w.at, TTL: w.l.lease.TTL}
 	if w.kind == kindReader {
-		write.Fence = w.bar // in as long as the gate is open, whatever stands at the own key
+		write.Fence = keyOf(w.enc, "") // in as long as the gate is open, whatever stands at the own key
 		a.at = never
 	}
 	w.l.mu.Lock()
@@ -85,12 +82,12 @@ func (w *waiter) crossOff(ctx context.Context, a attempt) {
 
 // hold ends the waiting with a hold that begins with the write of a, stored at revision;
 // or ends that write, if trust in it is over before it began.
-func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) (step, error) {
+func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) step {
 	l := w.l
 	trust := l.lease.Trust(a.sent)
 	if trust.Over() {
 		w.crossOff(context.WithoutCancel(ctx), a)
-		return w.look, nil
+		return w.look
 	}
 	k := &Lock{
 		l:        l,
@@ -171,7 +168,7 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) (step, er
 		k.begin(w)
 	}
 	w.gained = k
-	return nil, nil
+	return nil
 }
 
 // writeTicket stands in line anew: at its end.
@@ -272,17 +269,13 @@ func (w *waiter) leave(ctx context.Context) {
 // passOn tells the line if a part is free, and else its holder that the line is to be
 // looked at.
 func (w *waiter) passOn(ctx context.Context, part string) error {
-	key := w.bar
-	if w.kind == kindPermit {
-		key = keyOf(w.enc, part)
-	}
-	r, at, err := w.l.see(ctx, key)
+	r, at, err := w.l.see(ctx, keyOf(w.enc, part))
 	switch {
 	case err != nil:
 		return err
 	case r == nil:
-		w.part, w.at = part, at
-		w.hint(ctx, nil)
+		pass := walk{l: w.l, enc: w.enc, part: part, at: at, low: w.low}
+		pass.tell(ctx, nil)
 	case w.kind != kindPermit:
 		if w.l.ask(ctx, r.Process, request{Op: opNote, Lock: w.enc, Nonce: r.Nonce, Token: r.token()}) == answerNotMine {
 			return bucket.ErrBusy // it has just been released: look again

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"time"
 
 	"tenure/kvlock/bucket"
@@ -85,12 +84,12 @@ const (
 type walk struct {
 	l    *Locker
 	enc  string
-	part string  // the slot, for a semaphore
-	at   uint64  // where the lock is free: the revision of a marker, or 0
-	low  uint64  // no ticket that counts stands below; raised by the walk
-	me   place   // the ticket of the waiter who walks, zero for others
-	own  string  // nonce of the ticket that a releaser gained the lock with
-	tail place   // the last known place in the line
+	part string // the slot, if it is of a semaphore
+	at   uint64 // where the lock is free: the revision of a marker, or 0
+	low  uint64 // no ticket that counts stands below; raised by the walk
+	me   place  // the ticket of the waiter who walks, zero for others
+	own  string // nonce of the ticket that a releaser gained the lock with
+	tail place  // the last known place in the line
 }
 
 // tell tells the first in line that the lock is free. first is the first ticket if
@@ -132,7 +131,7 @@ func (w *walk) tell(ctx context.Context, first *record) walked {
 		case answerTaking:
 			return walkTold
 		case answerServed:
-			if w.part == "" && t.Kind != kindReader {
+			if t.Kind != kindPermit && t.Kind != kindReader {
 				return walkTold
 			}
 			passed = true
@@ -192,10 +191,7 @@ func (l *Locker) endGhost(ctx context.Context, enc string, a attempt) {
 		l.log.DebugContext(ctx, "late write ended", slog.String("key", key), slog.Uint64("revision", at))
 		if r == nil || r.Kind != kindReader { // who waits for a reader sees it
 			_, _, low := l.recall(enc)
-			pass := walk{l: l, enc: enc, at: marker, low: low}
-			if strings.HasSuffix(enc, slotLine) {
-				pass.part = a.part
-			}
+			pass := walk{l: l, enc: enc, part: a.part, at: marker, low: low}
 			pass.tell(ctx, nil)
 		}
 		return nil
@@ -207,8 +203,7 @@ func (l *Locker) endGhost(ctx context.Context, enc string, a attempt) {
 func (l *Locker) knows(enc string, token uint64, nonce string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln := l.peek(enc)
-	for k := range ln.holds {
+	for k := range l.peek(enc).holds {
 		k.mu.Lock()
 		mine := k.is(token, nonce)
 		k.mu.Unlock()
@@ -216,5 +211,5 @@ func (l *Locker) knows(enc string, token uint64, nonce string) bool {
 			return true
 		}
 	}
-	return ln.tries[nonce] != nil
+	return l.peek(enc).tries[nonce] != nil
 }

@@ -188,7 +188,7 @@ func (l *Locker) gainAll(ctx context.Context, ws []*waiter) []*Lock {
 	for i, w := range ws {
 		if err != nil {
 			w.missed(tries[i], err)
-		} else if _, _ = w.hold(ctx, tries[i], last-uint64(len(ws)-1-i)); w.gained != nil {
+		} else if w.hold(ctx, tries[i], last-uint64(len(ws)-1-i)); w.gained != nil {
 			locks = append(locks, w.gained)
 		}
 	}

@@ -219,12 +219,10 @@ func (k *Lock) awaitReaders(ctx context.Context, w *waiter) error {
 		case err == nil && !w.patient && w.held != nil:
 			return w.held
 		case err == nil:
-			w.succeeded()
+			w.trouble, w.fails = nil, 0
 			k.awaitNews(ctx, p)
-		default:
-			if _, err := w.failed(ctx, err); err != nil {
-				return err
-			}
+		case w.failed(ctx, err) == nil:
+			return err
 		}
 		k.renewBefore(ctx, p)
 		if err := w.ended(ctx); err != nil {

@@ -182,45 +182,35 @@ func (s *Semaphore) has(ctx context.Context, slot string) (bool, error) {
 
 // lookAtSlots is (b) for a permit: it looks for a slot that is free. Where there are
 // slots that nobody ever took, one list says so; else each is read until one is free.
-func (w *waiter) lookAtSlots(ctx context.Context) (step, error) {
-	if n := len(w.doubts); n > 0 {
-		// Another try at the same slot makes sure that a late one cannot succeed.
-		if next, err := w.lookAt(ctx, w.doubts[n-1].part); next != nil || err != nil || w.gained != nil {
-			return next, err
-		}
-	}
+func (w *waiter) lookAtSlots(ctx context.Context) (next step, barred bool) {
 	if _, err := w.sem.has(ctx, "0"); err != nil {
-		return w.failed(ctx, err)
+		return w.failed(ctx, err), false
 	}
 	try, cancel := w.l.attempt(ctx)
 	state, err := w.l.b.State(try, keyOf(w.enc, "*"))
 	cancel()
 	if err != nil {
-		return w.failed(ctx, err)
+		return w.failed(ctx, err), false
 	}
-	w.succeeded()
 	w.left = w.l.b.MaxTTL()
-	slots := rand.Perm(w.sem.Limit())
-	for _, taken := range []bool{false, true} {
-		for _, i := range slots {
-			slot := strconv.Itoa(i)
-			if _, there := state.Keys[keyOf(w.enc, slot)]; there != taken {
-				continue
-			}
-			if !taken && !w.skips(slot, 0) {
-				return w.free(slot, 0), nil
-			}
-			if taken {
-				if next, err := w.lookAt(ctx, slot); next != nil || err != nil || w.gained != nil {
-					return next, err
-				}
-			}
+	var taken []string
+	for _, i := range rand.Perm(w.sem.Limit()) {
+		slot := strconv.Itoa(i)
+		if _, there := state.Keys[keyOf(w.enc, slot)]; there {
+			taken = append(taken, slot)
+		} else if !w.skips(slot, 0) {
+			return w.free(slot, 0), false
+		}
+	}
+	for _, slot := range taken {
+		if next, barred := w.lookAt(ctx, slot); !barred {
+			return next, false
 		}
 	}
 	if len(w.told) > 0 {
 		w.left = min(w.left, markerTTL)
 	}
-	return nil, nil
+	return nil, true
 }
 
 // skips reports whether somebody else takes the slot that is free at a revision.

@@ -26,9 +26,9 @@ const (
 type waiter struct {
 	want
 	l      *Locker
-	gained *Lock  // set when it has the lock
+	gained *Lock  // what it came to in the end
+	err    error  // or that
 	enc    string // names the line
-	bar    string // the key that has to be free, but for a permit; a reader writes another
 	part   string // which slot it goes for, or its id as a reader
 	called time.Time
 
@@ -44,6 +44,7 @@ type waiter struct {
 	trouble error             // the last failure of a read or write since one succeeded
 	looks   int               // since the last sleep
 	absent  string            // nonce of a record whose process did not answer
+	unsure  bool              // whether the ticket still stands: who is away for a while may lose it
 	fails   int
 	back    <-chan struct{} // closed at the first reconnect since the last look
 
@@ -57,27 +58,43 @@ type waiter struct {
 	next   *record // the one behind it, if that has been read
 }
 
-// A step does one thing and returns what comes next, or an error that ends the
-// waiting.
-type step func(ctx context.Context) (step, error)
+// A step does one thing and returns what comes next, nil if the waiting has come to its
+// end.
+type step func(ctx context.Context) step
 
 // run goes through the steps until the lock is gained.
 func (w *waiter) run(ctx context.Context) (*Lock, error) {
-	for next := step(w.begin); ; {
+	for next := step(w.begin); next != nil; {
 		if err := w.ended(ctx); err != nil {
 			return nil, w.why(err)
 		}
 		if w.offered() {
 			next = w.gain
 		}
-		var err error
-		if next, err = next(ctx); err != nil {
-			return nil, err
-		}
-		if w.gained != nil {
-			return w.gained, nil
+		fails := w.fails
+		if next = next(ctx); w.fails == fails && ctx.Err() == nil {
+			w.trouble, w.fails = nil, 0
 		}
 	}
+	return w.gained, w.err
+}
+
+// fail ends the waiting.
+func (w *waiter) fail(err error) step {
+	w.err = err
+	return nil
+}
+
+// failed decides what to do after a read or write failed: to look again after a pause,
+// or to give up.
+func (w *waiter) failed(ctx context.Context, err error) step {
+	if !again(err) {
+		return w.fail(err)
+	}
+	w.trouble = err
+	w.fails++
+	w.pause(ctx, w.l.pause(w.fails))
+	return w.look
 }
 
 // ended returns why nobody waits any more, nil if somebody does.
@@ -122,18 +139,18 @@ func (w *waiter) offered() bool {
 
 // begin is (a): without a ticket, the marker of an own release or nothing is
 // expected at the key.
-func (w *waiter) begin(context.Context) (step, error) {
+func (w *waiter) begin(context.Context) step {
 	at, part, low := w.l.recall(w.enc)
 	w.low = low
 	if w.kind == kindPermit && at == 0 {
 		part = strconv.Itoa(rand.IntN(w.sem.Limit()))
 	}
-	return w.free(part, at), nil
+	return w.free(part, at)
 }
 
 // free makes the waiter go for what is free.
 func (w *waiter) free(part string, at uint64) step {
-	w.held, w.holder, w.left, w.at = nil, nil, markerTTL, at
+	w.at, w.left = at, markerTTL
 	if w.kind == kindPermit {
 		w.part = part
 	}
@@ -144,222 +161,184 @@ func (w *waiter) free(part string, at uint64) step {
 }
 
 // look is (b): it reads the lock at the leader.
-func (w *waiter) look(ctx context.Context) (step, error) {
+func (w *waiter) look(ctx context.Context) step {
 	if w.looks++; w.looks > 2 { // somebody is quicker, or a leader answers from the past
 		w.pause(ctx, min(time.Millisecond<<min(w.looks-3, 8), silence))
 		if ctx.Err() != nil || w.offered() {
-			return w.look, nil // run has something better to do
+			return w.look // run has something better to do
 		}
+	}
+	if w.unsure {
+		r, _, err := w.l.see(context.WithoutCancel(ctx), ticketKey(w.enc, w.ticket.Nonce))
+		switch {
+		case err != nil:
+			return w.failed(ctx, err)
+		case r == nil:
+			return w.queue(ctx, w.look)
+		}
+		w.unsure = false
 	}
 	w.back = w.l.reconnected()
 	w.held, w.holder = nil, nil
-	var next step
-	var err error
-	switch w.kind {
-	case kindPermit:
-		next, err = w.lookAtSlots(ctx)
-	case kindReader:
-		next, err = w.lookAtEntry(ctx)
-		if next != nil || err != nil || w.gained != nil {
-			return next, err
+	if n := len(w.doubts); n > 0 {
+		// Another try at the same slot makes sure that a late one cannot succeed.
+		if next, barred := w.lookAt(ctx, w.doubts[n-1].part); !barred {
+			return next
 		}
-		fallthrough
-	default:
-		next, err = w.lookAt(ctx, "")
+	}
+	next, barred := step(nil), false
+	if w.kind == kindPermit {
+		next, barred = w.lookAtSlots(ctx)
+	} else {
+		next, barred = w.lookAt(ctx, "")
 	}
 	switch {
-	case next != nil || err != nil || w.gained != nil:
-		return next, err
-	case w.patient:
-		return w.stand, nil
+	case !barred:
+		return next
+	case !w.patient:
+		return w.fail(cmp.Or(w.held, &HeldError{Name: w.name}))
+	case w.ticket.Nonce != "":
+		return w.stand
+	case w.kind == kindPermit:
+		return w.queue(ctx, w.look) // who released meanwhile did not see the ticket
 	default:
-		return nil, cmp.Or(w.held, &HeldError{Name: w.name})
+		return w.queue(ctx, w.stand)
 	}
 }
 
-// lookAt reads what may be in the way: a slot, or the lock. If it is, there is no step.
-func (w *waiter) lookAt(ctx context.Context, slot string) (step, error) {
-	key, name, want := w.bar, w.name, w.kind
-	switch w.kind {
-	case kindPermit:
-		key, name = keyOf(w.enc, slot), name+"#"+slot
-	case kindReader:
+// lookAt reads what may be in the way: the lock, or a slot; or what a reader wrote, which
+// never is. If nothing is it returns what comes next.
+func (w *waiter) lookAt(ctx context.Context, part string) (next step, barred bool) {
+	own, name := w.kind == kindReader && part != "", w.name
+	want := w.kind
+	switch {
+	case w.kind == kindReader && !own:
 		want = kindGate
+	case w.kind == kindPermit:
+		name += "#" + part
 	}
-	r, at, err := w.l.see(context.WithoutCancel(ctx), key)
+	r, at, err := w.l.see(context.WithoutCancel(ctx), keyOf(w.enc, part))
 	switch {
 	case err != nil:
-		return w.failed(ctx, err)
-	case r == nil && w.skips(slot, at):
-		return nil, nil
+		return w.failed(ctx, err), false
+	case r == nil && (own || w.skips(part, at)):
+		return nil, true
 	case r == nil:
-		w.succeeded()
-		return w.free(slot, at), nil
+		return w.free(part, at), false
+	case r.Kind != want:
+		return w.fail(&KindError{Name: w.name, Have: string(r.Kind), Want: string(want)}), false
 	}
-	w.succeeded()
 	if a, ok := w.doubts.find(r.Nonce); ok {
-		return w.adopt(ctx, a, at)
-	}
-	if r.Kind != want {
-		return nil, &KindError{Name: w.name, Have: string(r.Kind), Want: string(want)}
+		// It was in doubt and is stored (L9).
+		if err := w.l.b.Same(ctx, at); err != nil {
+			return w.failed(ctx, err), false
+		}
+		return w.hold(ctx, a, at), false
 	}
 	if r.Process == w.l.id && !w.l.knows(w.enc, r.token(), r.Nonce) {
-		w.l.endGhost(context.WithoutCancel(ctx), w.enc, attempt{nonce: r.Nonce, part: slot, at: never})
-		return w.look, nil
+		w.l.endGhost(context.WithoutCancel(ctx), w.enc, attempt{nonce: r.Nonce, part: part, at: never})
+		return w.look, false
 	}
 	if left := w.l.left(r); w.holder == nil || left < w.left {
 		w.holder, w.held, w.left = r, r.heldError(name), left
 	}
-	return nil, nil
-}
-
-// lookAtEntry reads the own key of a reader if an entry is in doubt. There is a step only
-// if that was stored, or could not be read.
-func (w *waiter) lookAtEntry(ctx context.Context) (step, error) {
-	if len(w.doubts) == 0 {
-		return nil, nil
-	}
-	r, at, err := w.l.see(context.WithoutCancel(ctx), keyOf(w.enc, w.part))
-	if err != nil {
-		return w.failed(ctx, err)
-	}
-	if r != nil {
-		if a, ok := w.doubts.find(r.Nonce); ok {
-			return w.adopt(ctx, a, at)
-		}
-	}
-	return nil, nil
-}
-
-// adopt begins a hold with a write that was in doubt and is stored (L9).
-func (w *waiter) adopt(ctx context.Context, a attempt, revision uint64) (step, error) {
-	if err := w.l.b.Same(ctx, revision); err != nil {
-		return w.failed(ctx, err)
-	}
-	return w.hold(ctx, a, revision)
+	return nil, true
 }
 
 // line is (c): the lock is free at a marker, or at 0 while others may stand in
 // line.
-func (w *waiter) line(ctx context.Context) (step, error) {
+func (w *waiter) line(ctx context.Context) step {
 	if w.l.barging {
-		return w.gain, nil // who is told in vain looks, and finds whom to tell
+		return w.gain // who is told in vain looks, and finds whom to tell
 	}
+	pass := walk{l: w.l, enc: w.enc, part: w.part, at: w.at, low: w.low, me: w.ticket}
 	if w.ticket.Nonce == "" {
 		first, err := w.l.nextTicket(ctx, w.enc, w.low, "")
-		if err != nil {
+		switch {
+		case err != nil:
 			return w.failed(ctx, err)
-		}
-		w.succeeded()
-		if first == nil {
+		case first == nil:
 			// Whoever comes to stand in line stands behind the marker.
 			w.low = max(w.low, w.at)
-			return w.gain, nil
+			return w.gain
+		case w.patient:
+			w.low = max(w.low, first.entry.Revision)
+			return w.queue(ctx, w.look)
 		}
-		w.low = max(w.low, first.entry.Revision)
-		if !w.patient {
-			w.hint(ctx, first)
-			return nil, &HeldError{Name: w.name}
-		}
-		if err := w.writeTicket(ctx); err != nil {
-			return w.failed(ctx, err)
-		}
-		return w.look, nil
+		pass.tell(ctx, first)
+		return w.fail(&HeldError{Name: w.name})
 	}
-	pass := w.walk()
-	pass.me = w.ticket
 	end := pass.tell(ctx, nil)
 	w.low = max(w.low, pass.low)
-	switch end {
-	case walkMine:
-		return w.gain, nil
-	case walkTold:
-		if w.kind == kindPermit {
-			if w.told == nil {
-				w.told = make(map[string]uint64)
-			}
-			w.told[w.part] = w.at
-			return w.look, nil // for another one
-		}
-		return w.sleep, nil
-	case walkMissing, walkEnd:
-		if err := w.writeTicket(ctx); err != nil {
-			return w.failed(ctx, err)
-		}
-		return w.look, nil
-	default:
+	switch {
+	case end == walkMine:
+		return w.gain
+	case end == walkFailed:
 		return w.failed(ctx, bucket.ErrBusy)
+	case end != walkTold: // the ticket is gone
+		return w.queue(ctx, w.look)
+	case w.kind != kindPermit:
+		return w.sleep
 	}
+	if w.told == nil {
+		w.told = make(map[string]uint64)
+	}
+	w.told[w.part] = w.at
+	return w.look // for another one
 }
 
-// walk returns a walk along the line with what is free.
-func (w *waiter) walk() walk {
-	pass := walk{l: w.l, enc: w.enc, at: w.at, low: w.low}
+// queue writes a new ticket, at the end of the line.
+func (w *waiter) queue(ctx context.Context, then step) step {
+	first := w.ticket.Nonce == ""
+	if err := w.writeTicket(ctx); err != nil {
+		return w.failed(ctx, err)
+	}
+	w.unsure = false
+	if f := w.l.trace.Waiting; f != nil && first {
+		f(w.name)
+	}
+	return then
+}
+
+// stand is (d): the lock is held. The waiter has a ticket and tells the holder, who will
+// then look at the line when it releases. The holders of a semaphore do so always.
+func (w *waiter) stand(ctx context.Context) step {
 	if w.kind == kindPermit {
-		pass.part = w.part
-	}
-	return pass
-}
-
-// hint tells the line that the lock is free, by somebody who does not stand in it.
-func (w *waiter) hint(ctx context.Context, first *record) {
-	pass := w.walk()
-	pass.tell(ctx, first)
-}
-
-// stand is (d): the lock is held. The waiter stands in line and tells the holder,
-// who will then look at the line when it releases. There are several holders of a
-// semaphore, who do so always: with them it looks once more, since one that released
-// meanwhile did not see the ticket.
-func (w *waiter) stand(ctx context.Context) (step, error) {
-	if w.ticket.Nonce == "" {
-		if err := w.writeTicket(ctx); err != nil {
-			return w.failed(ctx, err)
-		}
-		w.succeeded()
-		if f := w.l.trace.Waiting; f != nil {
-			f(w.name)
-		}
-		if w.kind == kindPermit {
-			return w.look, nil
-		}
-	}
-	if w.kind == kindPermit {
-		return w.sleep, nil
+		return w.sleep
 	}
 	got := w.l.ask(ctx, w.holder.Process, request{Op: opNote, Lock: w.enc, Nonce: w.holder.Nonce, Token: w.holder.token(), Place: w.ticket})
 	switch {
 	case got == answerNotMine:
-		return w.look, nil
+		return w.look
 	case got != answerNoted && w.absent != w.holder.Nonce:
 		// Its process may have released the lock, knowing of nobody in line, and ended
 		// between the read and the question, which then meets nobody, or a connection
 		// that is being closed: one more look shows that.
 		w.absent = w.holder.Nonce
-		return w.look, nil
+		return w.look
 	}
-	return w.sleep, nil
+	return w.sleep
 }
 
 // sleep waits to be told, until what was last seen must have ended (L7).
-func (w *waiter) sleep(ctx context.Context) (step, error) {
+func (w *waiter) sleep(ctx context.Context) step {
 	w.looks, w.told = 0, nil
 	timer := time.NewTimer(w.left + 300*time.Millisecond + rand.N(100*time.Millisecond))
 	defer timer.Stop()
 	for skipped := 0; ; skipped++ {
 		select {
 		case <-w.wake:
-			return w.look, nil
 		case <-timer.C:
 			if skipped < maxSkipped && w.follows() {
 				timer.Reset(w.l.lease.TTL - rand.N(w.l.lease.TTL/4))
 				continue
 			}
+			w.unsure = true
 		case <-w.back:
-		case <-ctx.Done():
-			return w.look, nil // run sees it first
+			w.unsure = true
+		case <-ctx.Done(): // run sees it first
 		}
-		return w.recheck, nil
+		return w.look
 	}
 }
 
@@ -381,44 +360,13 @@ func (w *waiter) follows() bool {
 // firstHere returns the waiter of this process that stands first in the line, nil if
 // none stands there. l.mu is held.
 func (l *Locker) firstHere(enc string) (first *waiter) {
-	ln := l.peek(enc)
-	for _, w := range ln.tickets {
+	for _, w := range l.peek(enc).tickets {
 		if w.phase == phaseWaiting && w.stands.Revision != 0 && (first == nil || w.stands.Revision < first.stands.Revision) {
 			first = w
 		}
 	}
 	return first
 }
-
-// recheck sees whether the own ticket still stands: who is away for a while may
-// lose it.
-func (w *waiter) recheck(ctx context.Context) (step, error) {
-	r, _, err := w.l.see(context.WithoutCancel(ctx), ticketKey(w.enc, w.ticket.Nonce))
-	if err == nil && r == nil {
-		err = w.writeTicket(ctx)
-	}
-	if err != nil {
-		if _, err := w.failed(ctx, err); err != nil {
-			return nil, err
-		}
-		return w.recheck, nil
-	}
-	return w.look, nil
-}
-
-// failed decides what to do after a read or write failed: again, with a pause, or
-// give up.
-func (w *waiter) failed(ctx context.Context, err error) (step, error) {
-	if !again(err) {
-		return nil, err
-	}
-	w.trouble = err
-	w.fails++
-	w.pause(ctx, w.l.pause(w.fails))
-	return w.look, nil
-}
-
-func (w *waiter) succeeded() { w.trouble, w.fails = nil, 0 }
 
 // pause waits, unless there is something to do or nobody waits any more.
 func (w *waiter) pause(ctx context.Context, d time.Duration) {
