@@ -51,7 +51,7 @@ func (l *Locker) breakHold(ctx context.Context, name, reason string, opts []Brea
 	for _, opt := range opts {
 		opt(&b)
 	}
-	if err := checkText("reason", reason); err != nil {
+	if err := checkText("reason", reason, maxText); err != nil {
 		return err
 	}
 	enc, err := bucket.EncodeName(name)

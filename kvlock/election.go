@@ -41,7 +41,7 @@ func (l *Locker) Election(name string) *Election {
 //
 // The error is as from [Locker.Lock], or [ErrOption] if the value is longer than [MaxValue].
 func (e *Election) Campaign(ctx context.Context, value string) (*Lock, error) {
-	if err := checkValue(value); err != nil {
+	if err := checkText("value", value, MaxValue); err != nil {
 		return nil, fmt.Errorf("kvlock: campaign for %q: %w", e.name, err)
 	}
 	return e.l.take(ctx, want{name: e.name, patient: true, value: value})
@@ -59,7 +59,7 @@ func (e *Election) Campaign(ctx context.Context, value string) (*Lock, error) {
 // Run returns ctx's cause when ctx is done, [ErrClosed] when the Locker is closed, and
 // errors that waiting does not cure, as [Locker.Lock] does.
 func (e *Election) Run(ctx context.Context, value string, lead func(ctx context.Context, lock *Lock) error) error {
-	if err := checkValue(value); err != nil {
+	if err := checkText("value", value, MaxValue); err != nil {
 		return fmt.Errorf("kvlock: campaign for %q: %w", e.name, err)
 	}
 	for {
@@ -83,19 +83,12 @@ func (e *Election) Run(ctx context.Context, value string, lead func(ctx context.
 	}
 }
 
-func checkValue(value string) error {
-	if len(value) > MaxValue {
-		return &OptionError{Option: "value", Have: fmt.Sprintf("%d bytes", len(value)), Want: fmt.Sprintf("at most %d", MaxValue)}
-	}
-	return nil
-}
-
 // Proclaim changes the value that stands in the record of the lock, of an [Election] or any
 // other. It blocks until a renewal that has it is confirmed, ctx is done, or the hold ends,
 // and returns ctx's cause, [ErrLost] or [ErrReleased] then: the value may be stored by a
 // later renewal all the same.
 func (k *Lock) Proclaim(ctx context.Context, value string) error {
-	if err := checkValue(value); err != nil {
+	if err := checkText("value", value, MaxValue); err != nil {
 		return fmt.Errorf("kvlock: proclaim: %w", err)
 	}
 	k.mu.Lock()

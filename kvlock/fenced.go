@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"tenure/kvlock/bucket"
@@ -14,24 +15,6 @@ import (
 // MaxBatch is the largest number of writes that one [Lock.PutAll] makes and of locks
 // that one [Locker.LockAll] takes: what the server allows in one atomic batch.
 const MaxBatch = 1000
-
-// ErrBatch reports more than fits into one atomic batch, or nothing. The error is a
-// [*BatchError].
-var ErrBatch = errors.New("does not make a batch")
-
-// A BatchError says how many things were asked for at once. It matches [ErrBatch].
-type BatchError struct {
-	What string
-	Have int
-	Want string
-}
-
-func (e *BatchError) Error() string {
-	return fmt.Sprintf("%s: have %d, want %s", e.What, e.Have, e.Want)
-}
-
-// Unwrap returns [ErrBatch].
-func (e *BatchError) Unwrap() error { return ErrBatch }
 
 // Put stores value under data.<key> in the lock's bucket, in which [Locker.Data] finds
 // it. The key is encoded as the names of locks are, and has 1 to 200 bytes.
@@ -54,10 +37,10 @@ func (k *Lock) Put(ctx context.Context, key string, value []byte) error {
 }
 
 // PutAll stores the values under their keys, all of them or none, as [Lock.Put] does.
-// More than [MaxBatch] of them is a [*BatchError], none is nothing to do.
+// More than [MaxBatch] of them is [ErrOption], none is nothing to do.
 func (k *Lock) PutAll(ctx context.Context, values map[string][]byte) error {
 	if len(values) > MaxBatch {
-		return wrapWrite("put", "all", &BatchError{What: "values", Have: len(values), Want: fmt.Sprintf("at most %d", MaxBatch)})
+		return wrapWrite("put", "all", &OptionError{Option: "values", Have: strconv.Itoa(len(values)), Want: fmt.Sprintf("at most %d", MaxBatch)})
 	}
 	ws := make([]bucket.Write, 0, len(values))
 	for key, value := range values {

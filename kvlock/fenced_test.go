@@ -293,9 +293,9 @@ func TestBadFencedWritesAreErrorsAndStoreNothing(t *testing.T) {
 		}
 		many["x"] = nil
 		err := k.PutAll(t.Context(), many)
-		limit, ok := errors.AsType[*kvlock.BatchError](err)
-		if !ok || !errors.Is(err, kvlock.ErrBatch) || limit.Have != 1001 {
-			t.Errorf("PutAll of 1,001 = %v, want a BatchError", err)
+		limit, ok := errors.AsType[*kvlock.OptionError](err)
+		if !ok || !errors.Is(err, kvlock.ErrOption) || limit.Have != "1001" {
+			t.Errorf("PutAll of 1,001 = %v, want an OptionError", err)
 		}
 		if err := k.Put(t.Context(), "", nil); !errors.Is(err, kvlock.ErrName) {
 			t.Errorf("Put without a key = %v, want %v", err, kvlock.ErrName)

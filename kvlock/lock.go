@@ -132,11 +132,6 @@ func (k *Lock) Err() error {
 	k.check()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.err()
-}
-
-// err is Err without the check. k.mu is held.
-func (k *Lock) err() error {
 	switch {
 	case k.lost != nil:
 		return k.lost
@@ -297,31 +292,19 @@ func (k *Lock) Release(ctx context.Context) error {
 	if lost != nil && lost.Reason != Revoked {
 		return lost
 	}
-	if !k.wait(ctx) {
-		return fmt.Errorf("kvlock: release %q: %w", k.name, context.Cause(ctx))
+	second, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // is enough unless the server is away
+	defer cancel()
+	for _, wait := range []context.Context{second, ctx} {
+		select {
+		case <-k.done:
+			if lost != nil {
+				return lost
+			}
+			return k.outcome
+		case <-wait.Done():
+		}
 	}
-	if lost != nil {
-		return lost
-	}
-	return k.outcome
-}
-
-// wait waits until done is closed. It gives up when ctx is done, but not within
-// the first second, which is enough unless the server is away.
-func (k *Lock) wait(ctx context.Context) bool {
-	select {
-	case <-k.done:
-		return true
-	case <-ctx.Done():
-	}
-	grace := time.NewTimer(time.Second)
-	defer grace.Stop()
-	select {
-	case <-k.done:
-		return true
-	case <-grace.C:
-		return false
-	}
+	return fmt.Errorf("kvlock: release %q: %w", k.name, context.Cause(ctx))
 }
 
 // A holdContext is the context of a hold, or of work under it. Its end does not

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -29,7 +30,7 @@ type Locks struct {
 // each other in a circle; what is held meanwhile is renewed, and bars others. Whoever
 // wants several locks at once should hold none of them before.
 //
-// See [Locker.Lock] for the hold of each. The error is as from Lock, or a [*BatchError] if
+// See [Locker.Lock] for the hold of each. The error is as from Lock, or [ErrOption] if
 // there are no names or more than [MaxBatch]. After an error nothing is held.
 func (l *Locker) LockAll(ctx context.Context, names ...string) (*Locks, error) {
 	return l.takeAll(ctx, names, false)
@@ -131,7 +132,7 @@ func (l *Locker) takeAll(ctx context.Context, names []string, guarded bool) (*Lo
 // takeNames takes locks, whose names are sorted, until all are held at once (L14).
 func (l *Locker) takeNames(ctx context.Context, names []string, guarded bool) ([]*Lock, error) {
 	if len(names) == 0 || len(names) > MaxBatch {
-		return nil, &BatchError{What: "names", Have: len(names), Want: fmt.Sprintf("1 to %d", MaxBatch)}
+		return nil, &OptionError{Option: "names", Have: strconv.Itoa(len(names)), Want: fmt.Sprintf("1 to %d", MaxBatch)}
 	}
 	if err := l.enter(); err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -305,8 +306,8 @@ func TestBadSetsOfNamesAreErrors(t *testing.T) {
 		}
 		for _, names := range [][]string{nil, many} {
 			_, err := a.LockAll(t.Context(), names...)
-			if limit, ok := errors.AsType[*kvlock.BatchError](err); !ok || limit.Have != len(names) || !errors.Is(err, kvlock.ErrBatch) {
-				t.Errorf("LockAll of %d = %v, want a BatchError", len(names), err)
+			if limit, ok := errors.AsType[*kvlock.OptionError](err); !ok || limit.Have != strconv.Itoa(len(names)) || !errors.Is(err, kvlock.ErrOption) {
+				t.Errorf("LockAll of %d = %v, want an OptionError", len(names), err)
 			}
 		}
 		if _, err := a.LockAll(t.Context(), "x", ""); !errors.Is(err, kvlock.ErrName) {

@@ -37,7 +37,6 @@ type Locker struct {
 	closed bool
 	lines  map[string]*line // by the encoded name of the lock, or that and slotLine
 	sweep  int              // number of lines at which idle ones are dropped
-	back   chan struct{}    // closed at the next reconnect, and when the connection is closed
 	work   sync.WaitGroup   // calls, holds and clean-up; Add only under mu while not closed, or while it is not zero
 }
 
@@ -74,27 +73,19 @@ func New(ctx context.Context, js jetstream.JetStream, opts ...Option) (*Locker, 
 }
 
 func newLocker(ctx context.Context, js jetstream.JetStream, opts []Option) (*Locker, error) {
-	s := defaults()
-	for _, opt := range opts {
-		if err := opt(&s); err != nil {
-			return nil, err
-		}
-	}
-	if s.bucket != nil && s.bucketOpts != nil {
-		return nil, &OptionError{Option: "bucket", Have: "an open bucket and options to open one", Want: "one of them"}
-	}
-	if s.maxHold > 0 && s.minHold > s.maxHold {
-		return nil, &OptionError{Option: "minimum hold", Have: s.minHold.String(), Want: fmt.Sprintf("at most the maximum of %v", s.maxHold)}
+	s, err := newSettings(opts)
+	if err != nil {
+		return nil, err
 	}
 	lease, err := bucket.NewLease(s.ttl, s.margin, s.renewals)
 	if err != nil {
 		return nil, err
 	}
 	b := s.bucket
-	switch {
-	case b == nil && js == nil:
-		return nil, &OptionError{Option: "JetStream", Have: "nil", Want: "JetStream or an open bucket"}
-	case b == nil:
+	if b == nil {
+		if js == nil {
+			return nil, &OptionError{Option: "JetStream", Have: "nil", Want: "JetStream or an open bucket"}
+		}
 		if b, err = bucket.Open(ctx, js, append([]bucket.Option{bucket.Logger(s.log)}, s.bucketOpts...)...); err != nil {
 			return nil, err
 		}
@@ -110,7 +101,6 @@ func newLocker(ctx context.Context, js jetstream.JetStream, opts []Option) (*Loc
 		id:       bucket.Nonce(),
 		lines:    make(map[string]*line),
 		sweep:    64,
-		back:     make(chan struct{}),
 		window:   make(chan struct{}, window),
 	}
 	// It outlives ctx, which governs New only.
@@ -133,32 +123,24 @@ func (l *Locker) Bucket() *bucket.Bucket { return l.b }
 // TTL returns the TTL of the holds of this Locker.
 func (l *Locker) TTL() time.Duration { return l.lease.TTL }
 
-// followConnection tells waiters of every reconnect, since they may have been passed
-// over meanwhile, and of the end of the connection, since nothing comes after it.
+// followConnection wakes every waiter at a reconnect, since it may have been passed over
+// meanwhile, and at the end of the connection, since nothing comes after it.
 func (l *Locker) followConnection() {
-	for {
+	defer l.nc.RemoveStatusListener(l.status)
+	for open := true; open; {
 		select {
-		case _, ok := <-l.status:
-			l.mu.Lock()
-			close(l.back)
-			l.back = make(chan struct{})
-			l.mu.Unlock()
-			if !ok {
-				return
-			}
+		case _, open = <-l.status:
 		case <-l.ctx.Done():
-			l.nc.RemoveStatusListener(l.status)
 			return
 		}
+		l.mu.Lock()
+		for _, ln := range l.lines {
+			for _, w := range ln.tickets {
+				nudge(w.wake)
+			}
+		}
+		l.mu.Unlock()
 	}
-}
-
-// reconnected returns a channel that is closed at the next reconnect, or when the
-// connection is closed.
-func (l *Locker) reconnected() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.back
 }
 
 // enter begins a call; leave with l.work.Done.

@@ -1,9 +1,6 @@
 package kvlock
 
-import (
-	"context"
-	"encoding/json"
-)
+import "context"
 
 // A place is where a ticket stands, and whose it is.
 type place struct {
@@ -46,9 +43,7 @@ func (l *Locker) tellNext(enc string, p place) {
 	case l.id:
 		l.answerNext(r)
 	default:
-		if data, err := json.Marshal(r); err == nil {
-			_ = l.nc.Publish(l.subject(p.Process), data) // a hint; nobody answers
-		}
+		_ = l.nc.Publish(l.subject(p.Process), r.encode()) // a hint; nobody answers
 	}
 }
 

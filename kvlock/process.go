@@ -34,13 +34,12 @@ const (
 type answer string
 
 const (
-	answerPong     answer = "pong"
 	answerNoted    answer = "noted"    // note: the line will be looked at
 	answerNotMine  answer = "not mine" // note: there is no such hold, or it is being released
 	answerTaking   answer = "taking"   // free: the waiter takes it now
 	answerServed   answer = "served"   // free: it has it, or is taking it
 	answerDeclined answer = "declined" // free: nobody waits with this ticket
-	answerOK       answer = "ok"       // look
+	answerOK       answer = "ok"       // others
 	answerUnknown  answer = "unknown"  // not a request
 
 	answerNobody answer = "no responders" // said by the server, not by a process
@@ -73,9 +72,9 @@ func (l *Locker) listen(ctx context.Context) (err error) {
 	}
 	for try := 0; ; try++ {
 		one, cancel := context.WithTimeout(ctx, max(silence, l.lease.Attempt))
-		got, err := l.request(one, l.id, request{Op: opPing})
+		_, err := l.nc.RequestWithContext(one, subject, []byte(`{"op":"ping"}`))
 		cancel()
-		if got == answerPong {
+		if err == nil {
 			return nil
 		}
 		if denied := l.denied(subject); denied != nil {
@@ -103,32 +102,26 @@ func (l *Locker) denied(subject string) error {
 	return nil
 }
 
-// request asks a process and waits for its answer until ctx is done. The error is
-// for people; the answer says what is known.
-func (l *Locker) request(ctx context.Context, process string, r request) (answer, error) {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return answerNone, err
-	}
-	m, err := l.nc.RequestWithContext(ctx, l.subject(process), data)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return answerNobody, err
-	case err != nil:
-		return answerNone, err
-	}
-	return answer(m.Data), nil
-}
-
-// ask asks a process, which may be this one.
+// ask asks a process, which may be this one, and waits for its answer, but not for long.
 func (l *Locker) ask(ctx context.Context, process string, r request) answer {
 	if process == l.id {
 		return l.answer(r)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), silence)
 	defer cancel()
-	got, _ := l.request(ctx, process, r) // the answer says enough
-	return got
+	m, err := l.nc.RequestWithContext(ctx, l.subject(process), r.encode())
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return answerNobody
+	case err != nil:
+		return answerNone
+	}
+	return answer(m.Data)
+}
+
+func (r request) encode() []byte {
+	b, _ := json.Marshal(r) // cannot fail
+	return b
 }
 
 // serve answers a request from another process. It runs in the subscription's
@@ -149,7 +142,7 @@ func (l *Locker) answer(r request) answer {
 	}
 	switch r.Op {
 	case opPing:
-		return answerPong
+		return answerOK
 	case opNote:
 		got, before := l.takeNote(r)
 		l.tellNext(r.Lock, before)

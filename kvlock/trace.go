@@ -34,13 +34,3 @@ type Trace struct {
 	// FencedRefused is called when a fenced write found its hold ended.
 	FencedRefused func(name string, token uint64, err error)
 }
-
-// WithTrace sets who is told what happens. The default, nil, is nobody.
-func WithTrace(t *Trace) Option {
-	return func(s *settings) error {
-		if t != nil {
-			s.trace = *t
-		}
-		return nil
-	}
-}

@@ -44,11 +44,10 @@ type waiter struct {
 	trouble error             // the last failure of a read or write since one succeeded
 	looks   int               // since the last sleep
 	absent  string            // nonce of a record whose process did not answer
-	unsure  bool              // whether the ticket still stands: who is away for a while may lose it
+	unsure  bool              // it has slept, and the ticket may be gone: who is away for a while may lose it
 	fails   int
-	back    <-chan struct{} // closed at the first reconnect since the last look
 
-	wake chan struct{} // holds one: offered, or a note for a write in doubt
+	wake chan struct{} // holds one: offered, a note for a write in doubt, first of the process, or reconnected
 
 	// Guarded by the Locker's mutex.
 	phase  phase
@@ -178,7 +177,6 @@ func (w *waiter) look(ctx context.Context) step {
 		}
 		w.unsure = false
 	}
-	w.back = w.l.reconnected()
 	w.held, w.holder = nil, nil
 	if n := len(w.doubts); n > 0 {
 		// Another try at the same slot makes sure that a late one cannot succeed.
@@ -322,7 +320,7 @@ func (w *waiter) stand(ctx context.Context) step {
 
 // sleep waits to be told, until what was last seen must have ended (L7).
 func (w *waiter) sleep(ctx context.Context) step {
-	w.looks, w.told = 0, nil
+	w.looks, w.told, w.unsure = 0, nil, true
 	timer := time.NewTimer(w.left + 300*time.Millisecond + rand.N(100*time.Millisecond))
 	defer timer.Stop()
 	for skipped := 0; ; skipped++ {
@@ -333,9 +331,6 @@ func (w *waiter) sleep(ctx context.Context) step {
 				timer.Reset(w.l.lease.TTL - rand.N(w.l.lease.TTL/4))
 				continue
 			}
-			w.unsure = true
-		case <-w.back:
-			w.unsure = true
 		case <-ctx.Done(): // run sees it first
 		}
 		return w.look
