@@ -38,12 +38,7 @@ func (c *chaos) thingsOf(p *process) []thing {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		return []thing{x, lockThing("pool", func(ctx context.Context, patient bool) (*kvlock.Lock, error) {
-			if patient {
-				return s.Lock(ctx)
-			}
-			return s.TryLock(ctx)
-		})}
+		return []thing{x, lockThing("pool", semaphoreOf(s))}
 	case 2:
 		rw := p.RWLock("rw")
 		return []thing{x, readThing(rw), readThing(rw), lockThing("rw", func(ctx context.Context, patient bool) (*kvlock.Lock, error) {

@@ -381,6 +381,52 @@ func TestGhostOfAPermitIsRefused(t *testing.T) {
 	})
 }
 
+// L8, L9: a write that comes after its caller has given up is kept out, of a lock as of a
+// permit: else nobody had it for one TTL.
+func TestLateWriteOfACallThatGaveUpIsKeptOut(t *testing.T) {
+	for _, what := range []string{"lock", "permit"} {
+		t.Run(what, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				a, b := two(t)
+				key, takeA, takeB := "lock.pool", a.lockOf("pool"), b.lockOf("pool")
+				if what == "permit" {
+					key, takeA, takeB = "slot.pool.0", semaphoreOf(a.semaphore(t, 1)), semaphoreOf(b.semaphore(t, 1))
+				}
+				held := 0
+				let := a.link.HoldRequest(func(s string) bool {
+					if s != "$KV.tenure."+key {
+						return false
+					}
+					held++
+					return held == 1
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				defer cancel()
+				if _, err := takeA(ctx, false); !errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("TryLock = %v, want %v", err, context.DeadlineExceeded)
+				}
+				time.Sleep(5 * time.Second) // any marker of a release has ended
+				let()
+				time.Sleep(time.Millisecond)
+				k, err := takeB(t.Context(), false)
+				if err != nil {
+					t.Fatalf("TryLock = %v, want nil", err)
+				}
+				release(t, k)
+			})
+		})
+	}
+}
+
+func semaphoreOf(s *kvlock.Semaphore) func(context.Context, bool) (*kvlock.Lock, error) {
+	return func(ctx context.Context, patient bool) (*kvlock.Lock, error) {
+		if patient {
+			return s.Lock(ctx)
+		}
+		return s.TryLock(ctx)
+	}
+}
+
 func TestLimitIsAgreedUponAndAnotherOneIsAnError(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		a, b := two(t)
