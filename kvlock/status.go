@@ -39,29 +39,26 @@ func ReadLocks(ctx context.Context, b *bucket.Bucket) ([]LockStatus, error) {
 	}
 	byName := make(map[string]*LockStatus)
 	for _, e := range entries { // in the order of their revisions, which is that of the line
+		if e.Marker {
+			continue
+		}
 		parts := strings.Split(e.Key, ".")
-		name, err := bucket.DecodeName(parts[1])
-		if err != nil || e.Marker {
+		name, wrong := bucket.DecodeName(parts[1])
+		r, err := parse(e)
+		if err != nil || wrong != nil {
 			continue
 		}
 		s := byName[name]
 		if s == nil {
 			s = &LockStatus{Name: name}
+			byName[name] = s
 		}
 		if parts[0] == "wait" {
-			t, err := parseTicket(e)
-			if err != nil {
-				continue
-			}
-			s.Waiters = append(s.Waiters, Waiter{Owner: t.Owner, Process: t.Process, Since: e.Time, Read: t.Read})
+			s.Waiters = append(s.Waiters, Waiter{Owner: r.Owner, Process: r.Process, Since: e.Time, Read: r.Kind == kindReader})
 		} else {
-			h, err := asHolder(e)
-			if err != nil {
-				continue
-			}
+			h, _ := r.asHolder() // its name can be read
 			s.Holders = append(s.Holders, h)
 		}
-		byName[name] = s
 	}
 	all := make([]LockStatus, 0, len(byName))
 	for _, s := range byName {
