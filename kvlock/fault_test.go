@@ -73,6 +73,7 @@ type chaos struct {
 	history natstest.History
 	linear  linear
 	witness *witness
+	reign   reign
 
 	mu     sync.Mutex
 	broken map[string]bool // names that somebody tried to break
@@ -127,6 +128,7 @@ func (c *chaos) run() {
 			all.Go(func() { w.work(ctx) })
 		}
 	}
+	c.reign.begin(ctx, c, &all)
 	for range 2 {
 		c.faulty.Store(true)
 		for range burst {
@@ -138,12 +140,14 @@ func (c *chaos) run() {
 		from := time.Now()
 		time.Sleep(quiet)
 		c.still = append(c.still, span{from: from, to: time.Now()})
+		c.reign.isSeen(c)
 	}
 	stop()
 	all.Wait()
 	c.history.Check(c.t)
 	c.checkOrder()
 	c.checkReaders()
+	c.reign.check(c)
 	c.recovers()
 	c.witness.check(c)
 	c.t.Logf("%d calls, %d holds", len(c.calls), len(c.spans))

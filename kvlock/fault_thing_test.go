@@ -30,7 +30,7 @@ type taken interface {
 // thingsOf returns what is taken in a run: a lock, and something else.
 func (c *chaos) thingsOf(p *process) []thing {
 	x, y := lockThing("x", p.lockOf("x")), lockThing("y", p.lockOf("y"))
-	switch c.seed % 4 {
+	switch c.seed % 5 {
 	case 0:
 		return []thing{x, y}
 	case 1:
@@ -47,15 +47,17 @@ func (c *chaos) thingsOf(p *process) []thing {
 			}
 			return rw.TryLock(ctx)
 		})}
-	default:
+	case 3:
 		return []thing{x, y, allThing(p, "y", "x")}
+	default:
+		return []thing{x, c.elect(p)}
 	}
 }
 
 // waitsIn returns what a call holds while it waits for more: for readers to leave, or for
 // the next of several locks.
 func (c *chaos) waitsIn() string {
-	return []string{2: "rw", 3: "x"}[c.seed%4]
+	return []string{2: "rw", 3: "x", 4: ""}[c.seed%5]
 }
 
 func (p *process) lockOf(name string) func(context.Context, bool) (*kvlock.Lock, error) {

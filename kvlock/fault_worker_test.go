@@ -121,6 +121,9 @@ func (w *worker) hold(ctx context.Context, name string, got holding) {
 		pause.Stop()
 		b.sample()
 		w.write(got.locks, writes)
+		if name == mainElection {
+			w.proclaim(got.locks[0])
+		}
 	}
 	if stop() {
 		end()

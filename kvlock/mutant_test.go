@@ -77,6 +77,20 @@ var mutants = []mutant{
 		want: "if !silent[\"\"] {\n\t\t\tsilent[\"\"] = true",
 		sign: `though .* was waiting|keys left = \[wait`,
 	},
+	{
+		name: "a value is confirmed by the renewal before the one that has it",
+		file: "election.go",
+		have: "if shown >= version {",
+		want: "if shown+1 >= version {",
+		sign: `Proclaim of .* is stored`,
+	},
+	{
+		name: "a lost leadership is the end of Run", // K66
+		file: "election.go",
+		have: "case isLost(lock.Err()):",
+		want: "case isLost(lock.Err()):\n\t\t\treturn err",
+		sign: `Run = `,
+	},
 }
 
 // N83: the test of the tests. The random faults find what is wrong with each mutant.

@@ -1,6 +1,7 @@
 package kvlock_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,7 @@ type sighting struct {
 	at     time.Time // stored, which in a bubble is everybody's time
 	token  uint64    // 0 for a marker
 	serial int       // of a written value
+	value  string    // of a leader
 }
 
 type sighted int
@@ -65,7 +67,8 @@ func newWitness(t *testing.T, nc *nats.Conn) *witness {
 
 func (w *witness) see(e bucket.Entry) {
 	s := sighting{name: nameOf.Replace(e.Key), at: e.Time}
-	token, revoked := tokenOf(e.Value)
+	token, revoked, value := partsOf(e.Value)
+	s.value = value
 	switch {
 	case e.Marker:
 	case strings.HasPrefix(e.Key, "data."):
@@ -81,14 +84,15 @@ func (w *witness) see(e bucket.Entry) {
 	w.seen = append(w.seen, s)
 }
 
-// tokenOf returns the token that a record carries, 0 if it is its own revision.
-func tokenOf(record []byte) (token uint64, revoked bool) {
+// partsOf returns the token that a record carries, 0 if it is its own revision, whether it
+// is one of a hold that has ended, and the value of a leader.
+func partsOf(record []byte) (token uint64, revoked bool, value string) {
 	var r struct {
-		Token uint64
-		State string
+		Token        uint64
+		State, Value string
 	}
 	_ = json.Unmarshal(record, &r) // a marker has no value
-	return r.Token, r.State != ""
+	return r.Token, r.State != "", r.Value
 }
 
 // stands reports whether the record of a hold is stored.
@@ -100,7 +104,7 @@ func (w *witness) stands(name string, token uint64) bool {
 		key = "slot." + pool + "." + number
 	}
 	e, err := w.b.Get(ctx, key)
-	carried, _ := tokenOf(e.Value)
+	carried, _, _ := partsOf(e.Value)
 	return err == nil && !e.Marker && (e.Revision == token || carried == token)
 }
 
@@ -109,8 +113,7 @@ func (w *witness) stands(name string, token uint64) bool {
 // hold after the next had begun (S3), and that the writes of a hold are stored in
 // their order (H13).
 func (w *witness) check(c *chaos) {
-	w.stop()
-	<-w.done
+	w.stopped()
 	known := make(map[uint64]bool)
 	for _, s := range c.spans {
 		known[s.token] = true
@@ -137,4 +140,23 @@ func (w *witness) check(c *chaos) {
 			}
 		}
 	}
+}
+
+// stopped ends the watching, after which what was seen may be read.
+func (w *witness) stopped() {
+	w.stop()
+	<-w.done
+}
+
+// leader returns the token and the value that are stored for the election, 0 if nobody
+// leads, or the server does not answer.
+func (w *witness) leader() (token uint64, value string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	e, err := w.b.Get(ctx, "lock."+mainElection)
+	if err != nil || e.Marker {
+		return 0, ""
+	}
+	token, _, value = partsOf(e.Value)
+	return cmp.Or(token, e.Revision), value
 }
