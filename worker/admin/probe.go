@@ -6,10 +6,10 @@ import (
 	"net/http"
 )
 
-// live answers whether the process is not stuck. It asks every worker how it is and
+// livez answers whether the process is not stuck. It asks every worker how it is and
 // does not care for the answer: a worker that cannot say is a reason to restart, one
 // without a session is none.
-func (s *Server) live(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) livez(w http.ResponseWriter, _ *http.Request) {
 	s.Alive()
 	probe(w, http.StatusOK, "ok")
 }
@@ -19,14 +19,14 @@ func (s *Server) live(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) Alive() {
 	if pool := s.pool.Load(); pool != nil {
 		for _, c := range pool.Claimers {
-			_ = c.Healthy() // see live
+			_ = c.Healthy() // see livez
 		}
 	}
 }
 
-// ready answers whether the pool does its share. Why not is told to those who may
+// readyz answers whether the pool does its share. Why not is told to those who may
 // look at the rest too.
-func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	err := s.Ready()
 	switch {
 	case err == nil:

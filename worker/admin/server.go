@@ -65,11 +65,15 @@ type Server struct {
 	metrics *Metrics
 	handler http.Handler
 	pool    atomic.Pointer[Pool]
+	live    live
+
+	reading chan struct{} // has one element while somebody reads
+	last    *view         // what was read last; used by who reads only
 }
 
 // New returns a server that has nothing to show yet.
 func New(opts ...Option) *Server {
-	s := &Server{log: slog.New(slog.DiscardHandler), metrics: NewMetrics()}
+	s := &Server{log: slog.New(slog.DiscardHandler), metrics: NewMetrics(), reading: make(chan struct{}, 1)}
 	for _, opt := range opts {
 		opt(s)
 	}
@@ -81,8 +85,13 @@ func New(opts ...Option) *Server {
 	closed.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn), MaxRequestsInFlight: 8, Timeout: writeTimeout / 2,
 	}))
-	open.HandleFunc("GET /livez", s.live)
-	open.HandleFunc("GET /readyz", s.ready)
+	closed.HandleFunc("GET /{$}", s.page)
+	closed.HandleFunc("GET /events", s.events)
+	for _, file := range []string{"/page.css", "/page.js", "/icon.svg"} {
+		closed.HandleFunc("GET "+file, s.files)
+	}
+	open.HandleFunc("GET /livez", s.livez)
+	open.HandleFunc("GET /readyz", s.readyz)
 	open.Handle("/", s.guard.only(closed))
 	s.handler = hardened(open)
 	return s
