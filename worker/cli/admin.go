@@ -16,13 +16,31 @@ import (
 
 // A display is how others see the pool.
 type display struct {
+	id      string // of the pool
 	server  *admin.Server
 	metrics *admin.Metrics
+	service bool // on NATS
+	log     *slog.Logger
+	end     *undo
+}
+
+// show shows the pool from now on.
+func (d *display) show(stop *stop, pool admin.Pool) error {
+	d.server.Show(pool)
+	if !d.service {
+		return nil
+	}
+	service, err := admin.StartService(stop.drain, pool, d.id, stop.ask, d.log)
+	if err != nil {
+		return err
+	}
+	d.end.add(func() { _ = service.Stop() }) // it ends with the connection otherwise
+	return nil
 }
 
 // newDisplay begins to serve what there is to see of the pool, if that is asked for.
 func newDisplay(c *workCommand, r *run, end *undo) (*display, error) {
-	d := &display{metrics: admin.NewMetrics()}
+	d := &display{id: c.name(), metrics: admin.NewMetrics(), service: c.Service, log: r.log, end: end}
 	opts := []admin.Option{admin.WithMetrics(d.metrics), admin.WithLogger(r.log)}
 	token, err := readSecret("admin-token-file", c.AdminTokenFile)
 	if err != nil {

@@ -124,7 +124,7 @@ func newClaimers(c *workCommand, r *run, b *bucket.Bucket, _ worker.Task, stop *
 		opts = append(opts, claim.WithPartitions(names...))
 	}
 	claimers := make([]*claim.Claimer, c.Workers)
-	for i, id := range c.ids() {
+	for i, id := range c.ids(display.id) {
 		claimer, err := claim.New(stop.drain, b.JetStream(), c.Group, append(opts, claim.WithID(id))...)
 		if _, ok := errors.AsType[*claim.GroupError](err); ok {
 			return nil, fmt.Errorf("%w; `tenure group resize` changes them, and `tenure work` without --partitions takes those of the group", err)
@@ -134,19 +134,19 @@ func newClaimers(c *workCommand, r *run, b *bucket.Bucket, _ worker.Task, stop *
 		}
 		claimers[i] = claimer
 	}
-	display.server.Show(admin.Pool{Bucket: b, Claimers: claimers})
-	return claimers, nil
+	return claimers, display.show(stop, admin.Pool{Bucket: b, Claimers: claimers})
 }
 
-// ids returns the ids of the workers: the one that is given or made up, with a
-// number after it if there are several.
-func (c *workCommand) ids() []string {
-	base := c.ID
-	if base == "" {
-		host, _ := os.Hostname() // for people
-		host, _, _ = strings.Cut(host, ".")
-		base = cmp.Or(host, "worker") + "-" + strings.ToLower(rand.Text()[:8])
-	}
+// name returns the name of the pool: the id that is given, or one made up.
+func (c *workCommand) name() string {
+	host, _ := os.Hostname() // for people
+	host, _, _ = strings.Cut(host, ".")
+	return cmp.Or(c.ID, cmp.Or(host, "worker")+"-"+strings.ToLower(rand.Text()[:8]))
+}
+
+// ids returns the ids of the workers: the name of the pool, with a number after it if
+// there are several.
+func (c *workCommand) ids(base string) []string {
 	if c.Workers == 1 {
 		return []string{base}
 	}

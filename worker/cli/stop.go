@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"sync"
@@ -11,9 +12,13 @@ import (
 // A stop is told by signals how a pool ends: the first one drains it, the second
 // one ends it now.
 type stop struct {
-	drain, now context.Context // their causes are a [*signalError]
+	drain, now context.Context // their causes are a [*signalError], or errAsked
+	ask        func()          // drains without a signal
 	close      func()          // signals do again what they do by default
 }
+
+// errAsked is the cause of a drain that was asked for over NATS.
+var errAsked = errors.New("drain was asked for")
 
 // newStop returns a stop whose drain also ends with ctx.
 func newStop(ctx context.Context) *stop {
@@ -42,7 +47,7 @@ func newStop(ctx context.Context) *stop {
 			}
 		}
 	})
-	return &stop{drain: drain, now: now, close: func() {
+	return &stop{drain: drain, now: now, ask: func() { endDrain(errAsked) }, close: func() {
 		signal.Stop(signals)
 		signal.Stop(pipes)
 		close(closed)
