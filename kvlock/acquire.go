@@ -12,14 +12,21 @@ import (
 
 // TryLock takes the named lock or fails at once.
 //
-// While the lock is held it is renewed. It is held until [Lock.Release] is called or
-// it is lost; the context of the [Lock] tells. ctx governs the taking only.
+// While the lock is held it is renewed in the background. It is held until
+// [Lock.Release] is called or it is lost; the context of the [Lock] tells. ctx governs
+// the taking only.
 //
-// TryLock blocks until the server has answered, at most for one TTL if ctx has no
-// end. The error matches [ErrHeld] if somebody else holds the lock or stands first
-// in line for it, [ErrQuarantine] if the bucket was made anew, [ErrName],
-// [ErrRecord], [ErrPermission] and so on, or ctx's cause. After an error nothing is
-// held: what may have been stored is removed in the background.
+// TryLock blocks until the server has answered or ctx is done, at most for one TTL if
+// ctx has no deadline. The error matches
+//
+//   - [ErrHeld] if somebody else holds the lock or stands first in line for it,
+//   - [ErrKind] if the name is in use for an [RWLock],
+//   - [ErrQuarantine] if the bucket was made anew, [ErrBucket] if it is gone,
+//   - [ErrName], [ErrRecord], [ErrPermission], [ErrClosed],
+//   - ctx's cause, joined with why the server did not answer.
+//
+// After an error nothing is held: what may have been stored is removed in the
+// background.
 func (l *Locker) TryLock(ctx context.Context, name string) (*Lock, error) {
 	return l.take(ctx, want{name: name})
 }
@@ -27,10 +34,10 @@ func (l *Locker) TryLock(ctx context.Context, name string) (*Lock, error) {
 // Lock takes the named lock and waits for it, first come, first served, until ctx
 // is done.
 //
-// See [Locker.TryLock] for the hold. A bucket's quarantine is waited for. When ctx
-// is done the error matches its cause, and [ErrHeld] if somebody held the lock. The
-// place in line is given up before Lock returns, for which it may take another
-// 250 ms, or in the background if the server is away.
+// The hold is as from [Locker.TryLock], and so is the error, but a lock that is held and
+// a bucket's quarantine are waited for: when ctx is done the error matches its cause, and
+// [ErrHeld] if somebody held the lock. The place in line is given up before Lock returns,
+// for which it may take another 250 ms, or in the background if the server is away.
 func (l *Locker) Lock(ctx context.Context, name string) (*Lock, error) {
 	return l.take(ctx, want{name: name, patient: true})
 }
@@ -42,7 +49,8 @@ func (l *Locker) Lock(ctx context.Context, name string) (*Lock, error) {
 // has returned, also when its context has ended before, and released then and not
 // earlier, unless it was lost. So f should return soon when its context ends.
 //
-// Do returns what f returns, joined with the [*LostError] if the hold was lost
+// If the lock cannot be taken f is not called, and the error is as from [Locker.Lock].
+// Else Do returns what f returns, joined with the [*LostError] if the hold was lost
 // before f returned. A panic of f goes on after the release. A release that cannot
 // be confirmed is logged; the lock is free one TTL later.
 func (l *Locker) Do(ctx context.Context, name string, f func(ctx context.Context, lock *Lock) error) error {

@@ -46,6 +46,7 @@
 //	    v                                    v   |  \-- a later entry on the key: Taken,
 //	 (error,                            confirmed|      Revoked, Removed
 //	  nothing held)                    in time --+  \-- the bucket, the connection: Gone, Closed
+//	                                                 \-- the maximum hold is over: Overrun
 //	                                                        |
 //	                                                        v
 //	                                                       lost
@@ -74,7 +75,8 @@
 // or the marker of a release whose process died, ends by its TTL; somebody who came
 // before the first ticket was stored; and the next in line if the first does not
 // answer for 250 ms (it keeps its place) or if NATS knows that its process is gone
-// (it stands at the end again if it was only reconnecting).
+// (it stands at the end again if it was only reconnecting). Callers of a Locker with
+// [WithBarging] do so on purpose.
 //
 // # Permissions
 //
@@ -101,9 +103,11 @@
 //     across a bucket deleted and made anew.
 //   - token, fencing token: the revision at which a hold was gained.
 //   - nonce: a random text that tells one attempt to write from all others.
+//   - line: those who wait for a lock, in the order in which they are served.
 //   - ticket: a place in the line of a lock. Key: wait.<name>.<nonce>; of a semaphore
 //     wait.<name>.slot.<nonce>.
 //   - marker: what a purge leaves at a key for a while.
-//   - tombstone: a record that bars a lock though nobody works under it: revoked.
+//   - tombstone: a record that bars a lock though nobody holds it: of a hold that was
+//     revoked, or of one that rests, released before its minimum was over.
 //   - process: one Locker, as others see it.
 package kvlock

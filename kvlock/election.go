@@ -37,9 +37,10 @@ func (l *Locker) Election(name string) *Election {
 }
 
 // Campaign waits until the caller leads, as [Locker.Lock] does. The value stands in the
-// record of the lock. To resign, release the lock.
+// record of the lock while it leads. To resign, release the lock.
 //
-// The error is as from [Locker.Lock], or [ErrOption] if the value is longer than [MaxValue].
+// The error is as from [Locker.Lock], or matches [ErrOption] if the value is longer than
+// [MaxValue].
 func (e *Election) Campaign(ctx context.Context, value string) (*Lock, error) {
 	if err := checkText("value", value, MaxValue); err != nil {
 		return nil, fmt.Errorf("kvlock: campaign for %q: %w", e.name, err)
@@ -56,8 +57,9 @@ func (e *Election) Campaign(ctx context.Context, value string) (*Lock, error) {
 // it has resigned: Run stands at the end of the line, after a pause of 1 s. If it returns an
 // error, Run resigns and returns that.
 //
-// Run returns ctx's cause when ctx is done, [ErrClosed] when the Locker is closed, and
-// errors that waiting does not cure, as [Locker.Lock] does.
+// Else Run ends with an error that matches ctx's cause when ctx is done, [ErrClosed] when
+// the Locker is closed, [ErrOption] if the value is longer than [MaxValue], or one that
+// waiting does not cure, as from [Locker.Lock].
 func (e *Election) Run(ctx context.Context, value string, lead func(ctx context.Context, lock *Lock) error) error {
 	if err := checkText("value", value, MaxValue); err != nil {
 		return fmt.Errorf("kvlock: campaign for %q: %w", e.name, err)
@@ -84,9 +86,12 @@ func (e *Election) Run(ctx context.Context, value string, lead func(ctx context.
 }
 
 // Proclaim changes the value that stands in the record of the lock, of an [Election] or any
-// other. It blocks until a renewal that has it is confirmed, ctx is done, or the hold ends,
-// and returns ctx's cause, [ErrLost] or [ErrReleased] then: the value may be stored by a
-// later renewal all the same.
+// other. Of several calls the last one counts.
+//
+// It blocks until a renewal that has the value, or a later one, is confirmed, ctx is done,
+// or the hold ends. The error matches ctx's cause, [ErrLost] or [ErrReleased] then, and the
+// value may be stored by a later renewal all the same; or [ErrOption] if the value is longer
+// than [MaxValue].
 func (k *Lock) Proclaim(ctx context.Context, value string) error {
 	if err := checkText("value", value, MaxValue); err != nil {
 		return fmt.Errorf("kvlock: proclaim: %w", err)
@@ -122,7 +127,9 @@ func (e *Election) Leader(ctx context.Context) (Holder, error) {
 }
 
 // Observe returns who leads, now and after every change of the leader or its value, until
-// ctx is done or the loop is left. A Holder without a token says that nobody leads.
+// ctx is done or the loop is left. A Holder without a token says that nobody leads. The
+// sequence also ends when the Locker or the connection is closed, or the bucket is gone,
+// which is logged, and has nothing if the name cannot be used.
 //
 // What comes is late by the time of a message, and by up to 0.6 s where a leader vanished;
 // if the changes come faster than the loop turns, some are left out, but not the last one.

@@ -18,8 +18,8 @@ var (
 	// [*LostError].
 	ErrLost = errors.New("lock is lost")
 
-	// ErrReleased reports that a hold was given back. It is the cause of the
-	// context of a released [Lock].
+	// ErrReleased reports that a hold was given back, or a function under it has
+	// returned. It is the cause of the context of a released [Lock].
 	ErrReleased = errors.New("kvlock: lock is released")
 
 	// ErrClosed reports that the [Locker] is closed.
@@ -47,7 +47,7 @@ var (
 // What can be wrong with the input, the bucket and the server. Those that package
 // bucket has are the same values there.
 var (
-	// ErrOption reports an option that cannot be used. The error is an
+	// ErrOption reports an option or an argument that cannot be used. The error is an
 	// [*OptionError].
 	ErrOption = errors.New("option cannot be used")
 
@@ -179,7 +179,7 @@ func (e *LimitError) Unwrap() error { return ErrLimit }
 // matches [ErrQuarantine].
 type QuarantineError struct {
 	Bucket string
-	Left   time.Duration
+	Left   time.Duration // from when the error was made
 }
 
 func (e *QuarantineError) Error() string {
@@ -189,7 +189,7 @@ func (e *QuarantineError) Error() string {
 // Unwrap returns [ErrQuarantine].
 func (e *QuarantineError) Unwrap() error { return ErrQuarantine }
 
-// An OptionError says which option cannot be used. It matches [ErrOption].
+// An OptionError says which option or argument cannot be used. It matches [ErrOption].
 type OptionError struct {
 	Option string
 	Have   string

@@ -149,7 +149,7 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) step {
 		if k.exclusive() && k.ahead == nil {
 			k.readAhead()
 		}
-		go k.leaveLine()
+		go k.leaveLine(k.ahead)
 		if k.kind == kindReader {
 			l.work.Go(func() { k.letIn(w.at) })
 		}

@@ -270,9 +270,9 @@ func (k *Lock) exclusive() bool { return k.kind == kindLock || k.kind == kindGat
 // case the hold is over, and the lock is free after one TTL at the latest, or when its
 // minimum hold is over ([WithMinHold]), for which Release does not wait.
 //
-// Release is idempotent. It never touches a later hold of the same lock. If the
-// hold was lost before, it returns the [*LostError]: the work was not exclusive to
-// the end.
+// If the hold was lost before, Release returns the [*LostError]: the work was not
+// exclusive to the end. Any other error but ctx's cause says why the release could not be
+// confirmed. Release is idempotent, and never touches a later hold of the same lock.
 func (k *Lock) Release(ctx context.Context) error {
 	k.once.Do(func() {
 		k.check()

@@ -30,8 +30,8 @@ type Locks struct {
 // each other in a circle; what is held meanwhile is renewed, and bars others. Whoever
 // wants several locks at once should hold none of them before.
 //
-// See [Locker.Lock] for the hold of each. The error is as from Lock, or [ErrOption] if
-// there are no names or more than [MaxBatch]. After an error nothing is held.
+// The hold of each is as from [Locker.Lock], and so is the error; it also matches
+// [ErrOption] if there are no names or more than [MaxBatch]. After an error nothing is held.
 func (l *Locker) LockAll(ctx context.Context, names ...string) (*Locks, error) {
 	return l.takeAll(ctx, names, false)
 }

@@ -56,14 +56,15 @@ type line struct {
 // memory is how long an idle line is remembered at least, for low.
 const memory = time.Minute
 
-// New opens the bucket, or makes it if it is missing, and returns a Locker.
+// New opens the bucket, or makes it if it is missing, and returns a Locker. js should be
+// of a connection made with the options that [ConnOptions] returns; it is not needed, and
+// not used, with [WithBucket].
 //
-// js should be of a connection made with the options that [ConnOptions] returns.
-// New blocks until the server has answered or ctx is done. Bad options match
-// [ErrOption] or [ErrTTL], a bucket with wrong settings [ErrBucket], an old server
-// [ErrServer], and a denied subject [ErrPermission]; [bucket.Open] says more. A
-// bucket made anew is under quarantine: [Locker.TryLock] fails and [Locker.Lock]
-// waits until that is over.
+// New blocks until the server has answered or ctx is done, at most 15 s if ctx has no
+// deadline; ctx governs New only. The error matches [ErrOption] or [ErrTTL] for a bad
+// option, [ErrBucket] for a bucket with wrong settings, [ErrServer] for an old server,
+// [ErrPermission] for a denied subject, or ctx's cause. [bucket.Open] says more. A bucket made anew is under quarantine:
+// [Locker.TryLock] fails and [Locker.Lock] waits until that is over.
 func New(ctx context.Context, js jetstream.JetStream, opts ...Option) (*Locker, error) {
 	l, err := newLocker(ctx, js, opts)
 	if err != nil {
@@ -120,7 +121,7 @@ func ConnOptions() []nats.Option { return bucket.ConnOptions() }
 // Bucket returns the bucket that the locks live in.
 func (l *Locker) Bucket() *bucket.Bucket { return l.b }
 
-// TTL returns the TTL of the holds of this Locker.
+// TTL returns the TTL of the holds of this Locker, in whole seconds.
 func (l *Locker) TTL() time.Duration { return l.lease.TTL }
 
 // followConnection wakes every waiter at a reconnect, since it may have been passed over
@@ -156,12 +157,15 @@ func (l *Locker) enter() error {
 
 // Close releases every lock that the Locker holds and waits until that is done.
 //
-// Calls of Lock that wait return [ErrClosed]. The functions given to [Locker.Do]
-// have their context cancelled with it, and their locks are released when they
-// have returned, not before; so Close must not be called by one of them. Other
-// locks are released at once. Close blocks until all is done and returns what went
-// wrong, or until ctx is done; then the rest goes on in the background, and ends
-// by itself at the latest when the leases do. It is idempotent.
+// Calls that wait for a lock return [ErrClosed], and so do later ones. The functions
+// given to [Locker.Do] and its like have their context cancelled with it, and their locks
+// are released when they have returned, not before; so Close must not be called by one of
+// them. Other locks are released at once. The connection stays open, and what only reads,
+// such as [Locker.Holder], still works.
+//
+// Close blocks until all is done and returns what went wrong with the releases, or until
+// ctx is done, which the error matches then; the rest goes on in the background, and ends
+// by itself at the latest when the leases do. Close is idempotent.
 func (l *Locker) Close(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true

@@ -161,9 +161,12 @@ func (k *Lock) readAhead() {
 }
 
 // leaveLine removes the ticket that the lock was gained with, and closes k.left. It
-// runs once, beside keep.
-func (k *Lock) leaveLine() {
+// runs once, beside keep, and lets the read go first that a release may be waiting for.
+func (k *Lock) leaveLine(first *reading) {
 	defer close(k.left)
+	if first != nil {
+		<-first.done
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), 3*k.l.lease.Attempt)
 	defer cancel()
 	// If that fails, whoever meets it later is told that it is not waited with, and removes it.

@@ -74,7 +74,8 @@ func checkLimit(limit int) error {
 // Name returns the name of the semaphore.
 func (s *Semaphore) Name() string { return s.name }
 
-// Limit returns how many permits there are, as this client knows it.
+// Limit returns how many permits there are, as this client knows it: who takes permits
+// reads the limit again when it is one TTL old.
 func (s *Semaphore) Limit() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

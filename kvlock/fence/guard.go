@@ -63,7 +63,8 @@ func (g *Guard) Raise(ctx context.Context, resource string, token uint64) error 
 	return g.Do(ctx, resource, token, func() error { return nil })
 }
 
-// Mark returns the highest token that was seen for the resource, 0 if none was.
+// Mark returns the highest token that was seen for the resource, 0 if none was. It does
+// not wait for a write that is under way, whose token it has already.
 func (g *Guard) Mark(resource string) uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()

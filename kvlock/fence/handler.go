@@ -7,8 +7,9 @@ import (
 	"strconv"
 )
 
-// A Raiser is a guard as [Handler] needs it: a [*Guard], [*KV] or [*SQL]. Raise fails
-// with a [*StaleError] if the mark is higher than token.
+// A Raiser is a guard as [Handler] needs it: a [*Guard], [*KV] or [*SQL]. Raise blocks
+// until the mark is token or higher, or ctx is done, and fails with a [*StaleError] if it
+// is higher. It may be called concurrently.
 type Raiser interface {
 	Raise(ctx context.Context, resource string, token uint64) error
 }
@@ -28,8 +29,8 @@ type Raiser interface {
 // another. There the handler has to check again as it writes, in [SQL.Do] or [KV.Put]
 // with the hold of [FromContext], and give their error to [Refuse].
 type Handler struct {
-	Guard Raiser       // keeps the marks
-	Next  http.Handler // does the work
+	Guard Raiser       // keeps the marks; must not be nil
+	Next  http.Handler // does the work; must not be nil
 
 	// Resource says which resource a request is for, in place of [HeaderResource],
 	// which is what the client says. It returns "" if there is none. It may be nil.

@@ -34,7 +34,9 @@ func NewKV(kv jetstream.KeyValue) *KV { return &KV{kv} }
 
 // Get returns the value of key. The error matches [jetstream.ErrKeyNotFound] if
 // there is none or it was deleted, [ErrFormat] if it was written otherwise, and
-// [ErrInput] if KV buckets do not take such a key. What Get returns may be a moment old.
+// [ErrInput] if KV buckets do not take such a key; any other is of the connection or of
+// ctx. Get blocks until the server has answered or ctx is done. What it returns may be a
+// moment old.
 func (k *KV) Get(ctx context.Context, key string) (Value, error) {
 	s, err := k.read(ctx, key)
 	switch {
@@ -46,13 +48,16 @@ func (k *KV) Get(ctx context.Context, key string) (Value, error) {
 	return Value{Data: s.data, Mark: s.mark, Revision: s.revision}, nil
 }
 
-// Put stores data under key and raises the mark to token, unless the mark is higher:
-// then nothing is changed and the error is a [*StaleError]. A key that KV buckets do
-// not take is an [*InputError]. It returns the revision of the key.
+// Put stores data under key and raises the mark to token, and returns the revision of the
+// key in its bucket.
 //
-// Put reads and writes until no other write comes in between, or ctx is done. If the
-// answer to a write is lost, the error leaves open whether it was stored; to call
-// Put again with the same token is right.
+// If the mark is higher than token, nothing is changed and the error is a [*StaleError],
+// as it is for the token 0. A key that KV buckets do not take is an [*InputError], and a
+// value that was written otherwise a [*FormatError].
+//
+// Put blocks while other writes come in between, until the server has answered or ctx is
+// done. If the answer to a write is lost, the error leaves open whether it was stored; to
+// call Put again with the same token is right.
 func (k *KV) Put(ctx context.Context, key string, token uint64, data []byte) (revision uint64, err error) {
 	return k.update(ctx, "put", key, token, func(s *stored) { s.data, s.deleted = data, false })
 }

@@ -36,6 +36,9 @@ func NewSQL(db *sql.DB, dialect Dialect, table string) (*SQL, error) {
 // CreateTable makes the table of the marks if it is not there. Any number of
 // processes may do so at once. It needs the right to make tables; whoever has none
 // has the statement from the package documentation run by somebody else.
+//
+// CreateTable blocks until the database has answered or ctx is done, and tries again
+// while that is busy, as [SQL.Do] does. The error is one of the database or of ctx.
 func (s *SQL) CreateTable(ctx context.Context) error {
 	for try := 1; ; try++ {
 		_, err := s.db.ExecContext(ctx, s.create)
@@ -96,7 +99,9 @@ func (s *SQL) Raise(ctx context.Context, resource string, token uint64) error {
 	return s.Do(ctx, resource, token, func(*sql.Tx) error { return nil })
 }
 
-// Mark returns the highest token that was seen for the resource, 0 if none was.
+// Mark returns the highest token that was seen for the resource, 0 if none was. It
+// blocks until the database has answered or ctx is done. The error is an [*InputError] if
+// the resource cannot be used, or one of the database.
 func (s *SQL) Mark(ctx context.Context, resource string) (uint64, error) {
 	if err := check(resource, 1); err != nil {
 		return 0, err
