@@ -62,7 +62,7 @@ func TestPartitionThatFailsTooOftenIsQuarantinedUntilItIsResumed(t *testing.T) {
 		if have, want := fmt.Sprint(at), "[0s 1s 3s]"; have != want {
 			t.Errorf("partition 0 started at %s, want %s", have, want)
 		}
-		want := claim.PartitionStatus{Name: "0", State: claim.StateQuarantined, Attempts: 3, Error: "no luck"}
+		want := claim.PartitionStatus{Name: "0", State: claim.StateQuarantined, Attempts: 3, Error: "no luck", Why: "unassigned: quarantined"}
 		if have := g.status(a, 0); have != want {
 			t.Errorf("status = %+v, want %+v", have, want)
 		}

@@ -49,15 +49,15 @@ func (c *chaos) elect(p *process) thing {
 // begin starts what goes on beside the workers of a run with an election: in each process
 // somebody observes, one of them twice, and somebody campaigns again and again.
 func (g *reign) begin(ctx context.Context, c *chaos, all *sync.WaitGroup) {
+	if len(g.elections) == 0 {
+		return
+	}
+	g.seen = make([]kvlock.Holder, len(g.elections)+1)
 	for i, e := range g.elections {
-		g.seen = append(g.seen, kvlock.Holder{})
 		all.Go(func() { g.observe(ctx, c, e, i) })
 		all.Go(func() { g.campaign(ctx, c, e, i) })
 	}
-	if len(g.elections) > 0 {
-		g.seen = append(g.seen, kvlock.Holder{})
-		all.Go(func() { g.observe(ctx, c, g.elections[0], len(g.elections)) })
-	}
+	all.Go(func() { g.observe(ctx, c, g.elections[0], len(g.elections)) })
 }
 
 // observe checks that what is shown goes forward.
