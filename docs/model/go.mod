@@ -1,0 +1,3 @@
+module tenure/docs/model
+
+go 1.26.0
