@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,6 +17,14 @@ const (
 	// attempt is how long one request may take.
 	attempt = 2 * time.Second
 
+	// glance is how long the own consumer may take to answer when its server may have
+	// died, and blink how long another one may take to be made in its place. The
+	// cluster may choose the dead server for that one too, and says nothing then; it
+	// does so more rarely the longer that one is dead. To give up too soon costs no
+	// more than to make one more.
+	glance = 500 * time.Millisecond
+	blink  = 250 * time.Millisecond
+
 	// inactive is how long the server keeps the consumer of a group that is gone.
 	inactive = 72 * time.Hour
 
@@ -25,8 +34,8 @@ const (
 	// are passed over.
 	ackWait = 2 * time.Minute
 
-	// silentLooks is how often in a row a consumer has to fail to answer, while its
-	// stream answers, until it is given up.
+	// silentLooks is how often in a row the consumer of the hold before has to fail to
+	// answer, while its stream answers, until it is given up.
 	silentLooks = 2
 
 	// lateness is how long a message that the server has sent may be on its way.
@@ -62,11 +71,13 @@ type hold struct {
 	saveAfter int
 	unsaved   int // messages handled since
 
-	feed  *feed
-	doubt bool      // the consumer is to be looked at, from doubtAt on
-	after time.Time // not before this
-	seen  uint64    // consumer sequence that the server was last seen to have sent
-	fails int       // in a row, of looking at or making the consumer
+	feed   *feed
+	doubt  bool      // the consumer is to be looked at, from doubtAt on
+	after  time.Time // not before this
+	seen   uint64    // consumer sequence that the server was last seen to have sent
+	fails  int       // in a row, of looking at or making the consumer
+	brief  bool      // do not wait long for the next one to be made
+	adrift bool      // there is none to look at: the last one was given up
 }
 
 func newHold(s *Stream, p Partition) *hold {
@@ -211,8 +222,10 @@ func (h *hold) begin(ctx context.Context) error {
 		return err
 	}
 	h.feed, h.spent = feed, true
-	h.doubt, h.seen = false, 0
-	h.sweep(ctx)
+	h.doubt, h.seen, h.adrift = false, 0, false
+	if !h.brief { // the answer to a deletion is the dead server's: messages shall not wait for it
+		h.sweep(ctx)
+	}
 	return nil
 }
 
@@ -230,7 +243,7 @@ func (h *hold) acknowledged(ctx context.Context, consumer string) (uint64, error
 		return 0, nil
 	}
 	for looks := 1; ; looks++ {
-		info, err := h.consumerInfo(ctx, consumer)
+		info, err := h.consumerInfo(ctx, consumer, attempt)
 		switch {
 		case err == nil:
 			return info.AckFloor.Stream, nil
@@ -275,13 +288,25 @@ func (h *hold) clamp(ctx context.Context, info *jetstream.StreamInfo) {
 // sweep deletes what earlier holds left. What is not deleted stays in the
 // checkpoint, for the next one.
 func (h *hold) sweep(ctx context.Context) {
-	h.gone = slices.DeleteFunc(h.gone, func(name string) bool {
-		err := h.delete(ctx, name)
-		if err != nil {
-			h.log.DebugContext(ctx, "old consumer not deleted", slog.String("consumer", name), slog.Any("err", err))
+	deleted := make([]bool, len(h.gone))
+	var deleting sync.WaitGroup // together, since some may be with a server that does not answer
+	for i, name := range h.gone {
+		deleting.Go(func() {
+			err := h.delete(ctx, name)
+			if err != nil {
+				h.log.DebugContext(ctx, "old consumer not deleted", slog.String("consumer", name), slog.Any("err", err))
+			}
+			deleted[i] = err == nil
+		})
+	}
+	deleting.Wait()
+	var left []string
+	for i, name := range h.gone {
+		if !deleted[i] {
+			left = append(left, name)
 		}
-		return err == nil
-	})
+	}
+	h.gone = left
 }
 
 // delete deletes a consumer. One that is gone already is no error.
@@ -295,8 +320,8 @@ func (h *hold) delete(ctx context.Context, name string) error {
 	return err
 }
 
-func (h *hold) consumerInfo(ctx context.Context, name string) (*jetstream.ConsumerInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+func (h *hold) consumerInfo(ctx context.Context, name string, within time.Duration) (*jetstream.ConsumerInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	consumer, err := h.s.JS.Consumer(ctx, h.s.Stream, name)
 	if err != nil {
@@ -328,7 +353,11 @@ func (h *hold) create(ctx context.Context) error {
 }
 
 func (h *hold) tryCreate(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+	within := attempt
+	if h.brief {
+		within = blink
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	_, err := h.s.JS.CreateConsumer(ctx, h.s.Stream, h.config())
 	if _, refused := errors.AsType[*jetstream.APIError](err); err != nil && !refused || errors.Is(err, jetstream.ErrConsumerExists) {

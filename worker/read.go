@@ -169,20 +169,25 @@ func (h *hold) saveIfDue(ctx context.Context) {
 // examine looks whether the consumer is there and has sent nothing that did not
 // come here, and makes it anew otherwise.
 func (h *hold) examine(ctx context.Context) {
-	info, err := h.consumerInfo(ctx, h.name)
+	if h.adrift {
+		h.reopen(ctx)
+		return
+	}
+	info, err := h.consumerInfo(ctx, h.name, glance)
 	switch {
 	case ctx.Err() != nil:
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 		h.log.WarnContext(ctx, "consumer is gone, reading again from the position", slog.Uint64("position", h.floor))
 		h.reopen(ctx)
 	case err != nil:
-		h.fails++
-		if h.fails >= silentLooks && h.lostWithServer(ctx) {
+		if h.lostWithServer(ctx) {
 			h.log.WarnContext(ctx, "consumer does not answer, reading again from the position",
 				slog.Uint64("position", h.floor), slog.Any("err", err))
+			h.brief = true
 			h.reopen(ctx)
 			return
 		}
+		h.fails++
 		h.log.DebugContext(ctx, "consumer does not answer", slog.Int("times", h.fails), slog.Any("err", err))
 		h.suspect(recovery.after(h.fails))
 	case info.Delivered.Consumer == h.feed.last:
@@ -202,12 +207,15 @@ func (h *hold) examine(ctx context.Context) {
 func (h *hold) reopen(ctx context.Context) {
 	err := h.renew(ctx)
 	if err == nil {
-		h.fails = 0
+		h.fails, h.brief = 0, false
 		return
 	}
 	if ctx.Err() == nil {
 		h.fails++
 		wait := recovery.after(h.fails)
+		if h.brief = h.brief && h.fails < 6; h.brief {
+			wait = recovery.after(1)
+		}
 		h.log.WarnContext(ctx, "cannot read on", slog.Duration("again_in", wait), slog.Any("err", err))
 		h.suspect(wait)
 	}
@@ -216,6 +224,7 @@ func (h *hold) reopen(ctx context.Context) {
 // renew begins again, in a stream that may have been made anew.
 func (h *hold) renew(ctx context.Context) error {
 	h.feed.drop()
+	h.adrift = true
 	if h.p.Remaining() <= 0 {
 		return errors.New("hold cannot be trusted")
 	}
