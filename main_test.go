@@ -27,7 +27,7 @@ var allowed = map[string][]string{
 	"config":            {"github.com/goccy/go-yaml", "github.com/lmittmann/tint"},
 
 	"worker/proc":   {"golang.org/x/sys"},
-	"worker/bench":  {"claim", "claim/plan", "embedded", "kvlock", "kvlock/bucket", "github.com/nats-io/nats.go"},
+	"worker/bench":  {"claim", "claim/plan", "embedded", "kvlock", "kvlock/bucket", "worker", "github.com/nats-io/nats.go"},
 	"worker/admin":  {"claim", "kvlock", "kvlock/bucket", "github.com/nats-io/nats.go", "github.com/prometheus/client_golang"},
 	"worker/verify": {"claim", "kvlock", "kvlock/bucket", "worker/proc"},
 	"worker":        {"claim", "worker/proc", "github.com/nats-io/nats.go", "go.uber.org/fx"},

@@ -33,13 +33,16 @@ type part struct {
 }
 
 // parts lists all parts in the order in which they are measured. Claims are about
-// how many messages and writes there are, so one site is enough.
+// how many messages and writes there are, so one site is enough; streams about how
+// the server finds the messages of a partition, which each kind of storage does in
+// its own way.
 var parts = []part{
 	{"acquire", acquire, nil},
 	{"handover", handOvers, nil},
 	{"renew", renewals, nil},
 	{"fenced", fenced, nil},
 	{"claim", claims, []string{fileSite}},
+	{"stream", streams, []string{"r1-memory-tcp", fileSite}},
 }
 
 // Parts returns the names that [Config] may have in Only.
@@ -75,8 +78,8 @@ type Config struct {
 }
 
 // Run measures what c asks for, part by part, each on a server of its own. All of it
-// takes about eight minutes; a part at a site takes less than a minute, but for the
-// claims, which take two. None may take longer than five.
+// takes about ten minutes; a part at a site takes less than a minute, but for the
+// claims and streams, which take two. None may take longer than five.
 //
 // It returns when all is measured, or with the first error: ctx's cause, what a
 // server answered, or a [*NameError] before anything was begun.

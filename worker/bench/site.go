@@ -60,10 +60,14 @@ type Server struct {
 
 // A site is a server to measure at, with a bucket that nobody else uses.
 type site struct {
-	name    string
-	bucket  string
-	opts    []bucket.Option
-	server  *embedded.Server // nil if it is the user's
+	name   string
+	bucket string
+	opts   []bucket.Option
+	server *embedded.Server // nil if it is the user's
+
+	storage  jetstream.StorageType // of the bucket, and of other streams
+	replicas int
+
 	dial    func(context.Context) (*nats.Conn, jetstream.JetStream, error)
 	conns   []*nats.Conn
 	lockers []*kvlock.Locker
@@ -76,8 +80,8 @@ func openSite(ctx context.Context, name string, user *Server) (*site, error) {
 	s := &site{name: name, bucket: "tenure-bench-" + bucket.Nonce()}
 	s.opts = []bucket.Option{bucket.Name(s.bucket), bucket.Fresh()}
 	if user != nil {
-		s.dial = user.Connect
-		s.opts = append(s.opts, bucket.Replicas(max(1, user.Replicas)))
+		s.dial, s.replicas = user.Connect, max(1, user.Replicas)
+		s.opts = append(s.opts, bucket.Replicas(s.replicas))
 	} else if err := s.start(); err != nil {
 		return nil, err
 	}
@@ -104,7 +108,7 @@ func (s *site) start() error {
 		if err != nil {
 			return err
 		}
-		s.server = server
+		s.server, s.storage, s.replicas = server, k.storage, k.replicas
 		s.opts = append(s.opts, bucket.Storage(k.storage), bucket.Replicas(k.replicas))
 		s.dial = func(context.Context) (*nats.Conn, jetstream.JetStream, error) {
 			nc, err := dial(server)

@@ -20,11 +20,11 @@ type benchCommand struct {
 }
 
 func (*benchCommand) Help() string {
-	return fmt.Sprintf(`Measures locks and claims, each beside the raw JetStream operation in the same run, and compares the ratio with its
+	return fmt.Sprintf(`Measures locks, claims and stream tasks, each beside the raw JetStream operation in the same run, and compares the ratio with its
 budget. Parts: %s. A server is started in this process for each: %s.
 With --server it is the servers that are named there, with a bucket of its own that is deleted at the end.
 
-All of it takes about eight minutes. A busy machine makes figures of time worse, ratios less so. Budgets that are missed
+All of it takes about ten minutes. A busy machine makes figures of time worse, ratios less so. Budgets that are missed
 do not change the exit code.
 
 Example:

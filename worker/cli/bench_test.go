@@ -81,7 +81,7 @@ func TestBenchLeavesNothingOnTheServer(t *testing.T) {
 
 func TestBenchRefusesWhatItCannotMeasure(t *testing.T) {
 	for _, args := range [][]string{
-		{"--only", "stream"},
+		{"--only", "streams"},
 		{"--only", "acquire,fly"},
 		{"--on", "moon"},
 		{"--replicas", "3"},
