@@ -137,7 +137,7 @@ func (l *Locker) serve(m *nats.Msg) {
 
 // answer answers at once, from memory.
 func (l *Locker) answer(r request) answer {
-	if r.Part != "" && !isID(r.Part) {
+	if r.Part != "" && !isID(r.Part) || r.Lock != "" && !isLine(r.Lock) {
 		return answerUnknown
 	}
 	switch r.Op {
@@ -159,6 +159,13 @@ func (l *Locker) answer(r request) answer {
 		return answerUnknown
 	}
 	return answerOK
+}
+
+// isLine reports whether s may name a line: other people's requests decide which key is
+// read, and purged if it seems to be a late write of this process.
+func isLine(s string) bool {
+	_, err := bucket.DecodeName(strings.TrimSuffix(s, slotLine))
+	return err == nil
 }
 
 // withHold calls f with the hold that the request names, if there is one.

@@ -175,6 +175,29 @@ func TestWriteSaysWhatIsKnown(t *testing.T) {
 	})
 }
 
+// S1: the server stores a purge of a wildcard, and it removes every key that matches.
+func TestWriteOfAWildcardIsRefused(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := open(t, client(t, natstest.Server(t)))
+		revision, err := b.Write(t.Context(), bucket.Write{Key: "lock.a", Value: []byte("v")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"lock.>", "lock.*", "lock. a"} {
+			purge := bucket.Write{Key: key, Last: revision, Purge: true}
+			if _, err := b.Write(t.Context(), purge); !errors.Is(err, bucket.ErrName) {
+				t.Errorf("Write of %q = %v, want %v", key, err, bucket.ErrName)
+			}
+			if _, err := b.Batch(t.Context(), []bucket.Write{{Key: "lock.b"}, purge}); !errors.Is(err, bucket.ErrName) {
+				t.Errorf("Batch with %q = %v, want %v", key, err, bucket.ErrName)
+			}
+		}
+		if e, err := b.Get(t.Context(), "lock.a"); err != nil || e.Revision != revision {
+			t.Errorf("Get = revision %d, %v, want %d as before", e.Revision, err, revision)
+		}
+	})
+}
+
 // K37, N9, N10: a watch goes on after an interruption, in order and without
 // anything twice.
 func TestWatchGoesOnAfterARestart(t *testing.T) {

@@ -64,9 +64,13 @@ func (b *Bucket) message(w Write) *nats.Msg {
 // Write makes one attempt to store w and returns its revision. It blocks until
 // the server has answered or ctx is done; give ctx the deadline of one attempt.
 //
-// [ErrConflict], [ErrBusy] and [ErrFull] say that nothing was stored. Any other
-// error leaves it open, also when ctx ended: read back before you decide.
+// [ErrConflict], [ErrBusy], [ErrFull] and [ErrName], of a key with a wildcard, say
+// that nothing was stored. Any other error leaves it open, also when ctx ended: read
+// back before you decide.
 func (b *Bucket) Write(ctx context.Context, w Write) (revision uint64, err error) {
+	if err := literal(w.Key); err != nil {
+		return 0, err
+	}
 	if err := context.Cause(ctx); err != nil {
 		return 0, fmt.Errorf("key %q: %w: %w", w.Key, ErrBusy, err) // nothing was sent
 	}
@@ -83,6 +87,11 @@ func (b *Bucket) Write(ctx context.Context, w Write) (revision uint64, err error
 func (b *Bucket) Batch(ctx context.Context, ws []Write) (last uint64, err error) {
 	if len(ws) == 1 {
 		return b.Write(ctx, ws[0])
+	}
+	for _, w := range ws {
+		if err := literal(w.Key); err != nil {
+			return 0, err
+		}
 	}
 	if err := context.Cause(ctx); err != nil {
 		return 0, fmt.Errorf("batch: %w: %w", ErrBusy, err)
@@ -105,6 +114,15 @@ func (b *Bucket) Batch(ctx context.Context, ws []Write) (last uint64, err error)
 		}
 	}
 	return 0, fmt.Errorf("batch: have 0 writes, want 1 to 1,000")
+}
+
+// literal refuses a key with a wildcard. The server would store it, and a purge of
+// "lock.>" would remove every lock.
+func literal(key string) error {
+	if strings.ContainsAny(key, "*> ") {
+		return &NameError{Name: key[:min(len(key), 3*MaxName)], Have: "a wildcard or a space", Want: "one key"}
+	}
+	return nil
 }
 
 // Remove removes the entry of key that has the revision, without a trace if the
