@@ -44,8 +44,8 @@ func TestExitCodeIsTheChilds(t *testing.T) {
 func TestSignalReachesGrandchildren(t *testing.T) {
 	t.Parallel()
 	g, lines := startLines(t, sh(`
-		sh -c 'trap "echo grandchild; exit" TERM; echo ready; while :; do sleep 0.01; done' &
 		trap "wait; echo child; exit 3" TERM
+		sh -c 'trap "echo grandchild; exit" TERM; echo ready; while :; do sleep 0.01; done' &
 		while :; do sleep 0.01; done`))
 	wantLine(t, lines, "ready")
 	if err := g.Signal(syscall.SIGTERM); err != nil {
