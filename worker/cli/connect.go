@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -44,31 +46,83 @@ func (r *run) connect(ctx context.Context) (*nats.Conn, jetstream.JetStream, err
 	return nc, js, nil
 }
 
-// dial connects within the timeout.
+// dial connects within the timeout, however many servers there are and whatever they
+// do, or ends with ctx.
 func dial(ctx context.Context, servers config.Servers, timeout time.Duration, opts []nats.Option) (*nats.Conn, error) {
 	deadline := time.Now().Add(timeout)
+	within, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	pause := time.NewTicker(connectPause)
 	defer pause.Stop()
+	last := errors.New("no answer")
 	for {
-		left := time.Until(deadline)
-		nc, err := nats.Connect(servers.Reveal(), append(opts, nats.Timeout(max(min(2*time.Second, left), time.Millisecond)))...)
+		dialer := &cutDialer{ctx: within}
+		nc, err := nats.Connect(servers.Reveal(), append(opts, nats.Timeout(min(2*time.Second, timeout)), nats.SetCustomDialer(dialer))...)
 		switch {
-		case err == nil:
+		case err == nil && dialer.release():
 			return nc, nil
+		case err == nil: // cut at the last moment
+			nc.Close()
+		case within.Err() != nil: // what is said of a connection that was cut is of no use
 		case refused(err):
 			return nil, fmt.Errorf("%v refused the login: %w; check --creds, --nkey, --user and --token", servers, err)
 		case !transient(err):
 			return nil, fmt.Errorf("connect to %v: %w", servers, err)
-		case time.Now().Add(connectPause).After(deadline):
-			return nil, &codeError{exitUnreachable, fmt.Errorf(
-				"no NATS server at %v within %v: %w; start one with `tenure server` or name yours with --server", servers, timeout, err)}
+		case time.Until(deadline) < connectPause: // nor of one that is about to be
+		default:
+			last = err
 		}
 		select {
 		case <-pause.C:
-		case <-ctx.Done():
+		case <-within.Done():
+		}
+		switch {
+		case ctx.Err() != nil:
 			return nil, fmt.Errorf("connect to %v: %w", servers, context.Cause(ctx))
+		case within.Err() != nil:
+			return nil, &codeError{exitUnreachable, fmt.Errorf(
+				"no NATS server at %v within %v: %w; start one with `tenure server` or name yours with --server", servers, timeout, last)}
 		}
 	}
+}
+
+// A cutDialer dials for [nats.Connect], which knows no context: until it is released,
+// the end of ctx cuts every connection, also one to a server that never says a word.
+type cutDialer struct {
+	mu       sync.Mutex
+	ctx      context.Context
+	keep     []func() bool // of each connection: it is not cut any more
+	released bool
+}
+
+// Dial implements [nats.CustomDialer].
+func (d *cutDialer) Dial(network, address string) (net.Conn, error) {
+	d.mu.Lock()
+	ctx, released := d.ctx, d.released
+	d.mu.Unlock()
+	if released {
+		ctx = context.WithoutCancel(ctx)
+	}
+	conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, network, address)
+	if err != nil || released {
+		return conn, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.keep = append(d.keep, context.AfterFunc(ctx, func() { _ = conn.Close() })) // whoever reads from it is told
+	return conn, nil
+}
+
+// release reports whether nothing was cut. From then on nothing is.
+func (d *cutDialer) release() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.released = true
+	whole := true
+	for _, keep := range d.keep {
+		whole = keep() && whole
+	}
+	return whole
 }
 
 // refused reports whether a server answered and does not let us in.

@@ -103,7 +103,25 @@ func newBucket(c *workCommand, r *run, up *upstream, stop *stop) (*bucket.Bucket
 	if up.fresh {
 		opts = append(opts, bucket.Fresh())
 	}
-	return r.openBucket(stop.drain, up.js, opts...)
+	return inTime(r, stop, func(ctx context.Context) (*bucket.Bucket, error) { return r.openBucket(ctx, up.js, opts...) })
+}
+
+// inTime does a step of the start that a server has to answer. One that does not, for as
+// long as a connection may take, is as good as none: who supervises us knows when to try
+// again.
+func inTime[T any](r *run, stop *stop, step func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(stop.drain, r.cfg.ConnectTimeout)
+	defer cancel()
+	v, err := step(ctx)
+	switch {
+	case err == nil || ctx.Err() == nil:
+		return v, err
+	case stop.drain.Err() != nil:
+		return v, context.Cause(stop.drain)
+	default:
+		return v, &codeError{exitUnreachable, fmt.Errorf(
+			"the server did not answer within %v: %w; a cluster without a majority does not, nor does JetStream while it elects a leader", r.cfg.ConnectTimeout, err)}
+	}
 }
 
 // newClaimers makes the workers of this process. It sets the group up if that is
@@ -114,7 +132,7 @@ func newClaimers(c *workCommand, r *run, b *bucket.Bucket, _ worker.Task, stop *
 		claim.WithTTL(c.TTL), claim.WithMargin(c.LeaseMargin()), claim.WithHeartbeats(c.Renewals),
 		claim.WithDrainTimeout(c.DrainTimeout),
 		claim.WithCapacity(c.Capacity), claim.WithWeight(c.Weight), claim.WithZone(c.Zone), claim.WithBuild(c.Build),
-		claim.WithTrace(display.metrics.Claims(c.Group)),
+		claim.WithTrace(stop.watched(display.metrics.Claims(c.Group))),
 	}
 	if c.Partitions != "" { // else the group has to be there
 		names, err := c.Names()
@@ -125,7 +143,9 @@ func newClaimers(c *workCommand, r *run, b *bucket.Bucket, _ worker.Task, stop *
 	}
 	claimers := make([]*claim.Claimer, c.Workers)
 	for i, id := range c.ids(display.id) {
-		claimer, err := claim.New(stop.drain, b.JetStream(), c.Group, append(opts, claim.WithID(id))...)
+		claimer, err := inTime(r, stop, func(ctx context.Context) (*claim.Claimer, error) {
+			return claim.New(ctx, b.JetStream(), c.Group, append(opts, claim.WithID(id))...)
+		})
 		if _, ok := errors.AsType[*claim.GroupError](err); ok {
 			return nil, fmt.Errorf("%w; `tenure group resize` changes them, and `tenure work` without --partitions takes those of the group", err)
 		}
@@ -182,7 +202,8 @@ func newTask(c *workCommand, r *run, up *upstream, stop *stop) (worker.Task, err
 		Handle: worker.CommandHandler(command),
 		Log:    r.log,
 	}
-	if err := stream.Validate(stop.drain); err != nil {
+	_, err := inTime(r, stop, func(ctx context.Context) (any, error) { return nil, stream.Validate(ctx) })
+	if err != nil {
 		return nil, err
 	}
 	return mortal{stream, stop.now}, nil

@@ -3,10 +3,14 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
+
+	"tenure/claim"
 )
 
 // A stop is told by signals how a pool ends: the first one drains it, the second
@@ -15,6 +19,7 @@ type stop struct {
 	drain, now context.Context // their causes are a [*signalError], or errAsked
 	ask        func()          // drains without a signal
 	close      func()          // signals do again what they do by default
+	lost       *atomic.Int64   // partitions that were lost during the drain
 }
 
 // errAsked is the cause of a drain that was asked for over NATS.
@@ -47,7 +52,7 @@ func newStop(ctx context.Context) *stop {
 			}
 		}
 	})
-	return &stop{drain: drain, now: now, ask: func() { endDrain(errAsked) }, close: func() {
+	return &stop{lost: new(atomic.Int64), drain: drain, now: now, ask: func() { endDrain(errAsked) }, close: func() {
 		signal.Stop(signals)
 		signal.Stop(pipes)
 		close(closed)
@@ -55,6 +60,35 @@ func newStop(ctx context.Context) *stop {
 		endDrain(context.Canceled)
 		endNow(context.Canceled)
 	}}
+}
+
+// watched returns the trace with what is lost during the drain counted too.
+func (s *stop) watched(trace *claim.Trace) *claim.Trace {
+	both := *trace
+	both.Lost = func(partition string, token uint64, cause error) {
+		if s.drain.Err() != nil {
+			s.lost.Add(1)
+		}
+		trace.Lost(partition, token, cause)
+	}
+	return &both
+}
+
+// outcome returns how a pool has ended that returned err.
+func (s *stop) outcome(err error) error {
+	lost := s.lost.Load()
+	switch {
+	case s.now.Err() != nil:
+		return context.Cause(s.now) // whatever became of the drain
+	case s.drain.Err() == nil && err == nil:
+		return errors.New("the pool has ended though nobody asked it to") // a mistake of ours, and not a success
+	case s.drain.Err() != nil && errors.Is(err, context.Cause(s.drain)):
+		return nil // it had not begun to work
+	case err == nil && lost > 0:
+		return &codeError{exitLost, fmt.Errorf("the session was lost during the drain, with %d partitions: others have them within the TTL", lost)}
+	default:
+		return err
+	}
 }
 
 // undo is what is to be done at the end, in reverse.

@@ -56,15 +56,7 @@ func (c *workCommand) Run(ctx context.Context, r *run) error {
 	}
 	stop := newStop(ctx)
 	defer stop.close()
-	err = c.run(r, stop)
-	switch {
-	case stop.now.Err() != nil:
-		return context.Cause(stop.now) // whatever became of the drain
-	case stop.drain.Err() != nil && errors.Is(err, context.Cause(stop.drain)):
-		return nil // it had not begun to work
-	default:
-		return err
-	}
+	return stop.outcome(c.run(r, stop))
 }
 
 func (c *workCommand) run(r *run, stop *stop) error {
