@@ -39,7 +39,7 @@ func (d *display) show(stop *stop, pool admin.Pool) error {
 }
 
 // newDisplay begins to serve what there is to see of the pool, if that is asked for.
-func newDisplay(c *workCommand, r *run, end *undo) (*display, error) {
+func newDisplay(c *workCommand, r *run, stop *stop, end *undo) (*display, error) {
 	d := &display{id: c.name(), metrics: admin.NewMetrics(), service: c.Service, log: r.log, end: end}
 	opts := []admin.Option{admin.WithMetrics(d.metrics), admin.WithLogger(r.log)}
 	token, err := readSecret("admin-token-file", c.AdminTokenFile)
@@ -60,6 +60,7 @@ func newDisplay(c *workCommand, r *run, end *undo) (*display, error) {
 		opts = append(opts, admin.WithAnyHost())
 	}
 	d.server = admin.New(opts...)
+	d.notify(r.environ, stop, end)
 	if c.AdminAddress == "" {
 		return d, nil
 	}
@@ -69,7 +70,7 @@ func newDisplay(c *workCommand, r *run, end *undo) (*display, error) {
 	}
 	r.log.Info("probes, metrics and the status page are served", slog.String("url", "http://"+ln.Addr().String()+"/"))
 	// It ends after everything else: that the pool drains, and how, is to be seen.
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -78,7 +79,7 @@ func newDisplay(c *workCommand, r *run, end *undo) (*display, error) {
 		}
 	}()
 	end.add(func() {
-		stop()
+		cancel()
 		<-served
 	})
 	return d, nil
