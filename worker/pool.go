@@ -55,6 +55,7 @@ func NewPool(claimers []*claim.Claimer, task Task, log *slog.Logger) (*Pool, err
 func (p *Pool) Run(ctx context.Context) error {
 	if v, ok := p.task.(Validator); ok {
 		if err := v.Validate(ctx); err != nil {
+			p.log.ErrorContext(ctx, "task does not fit, pool stops", slog.Any("err", err))
 			return err
 		}
 	}

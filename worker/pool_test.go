@@ -247,12 +247,20 @@ func TestModuleDrainsBeforeTheApplicationEnds(t *testing.T) {
 func TestModuleEndsTheApplicationWithCode1(t *testing.T) {
 	e := newEnv(t)
 	task := &worker.Stream{JS: e.js, Stream: "NONE", Filter: "x.{partition}", Handle: new(seen).handle}
+	var pool *worker.Supervisor
 	app := fxtest.New(t, fx.NopLogger, worker.Module,
 		fx.Provide(func() worker.Task { return task }),
-		fx.Supply([]*claim.Claimer{e.claimer(t, "a", 1)}, slog.New(slog.DiscardHandler)))
+		fx.Supply([]*claim.Claimer{e.claimer(t, "a", 1)}, slog.New(slog.DiscardHandler)), fx.Populate(&pool))
+	if err := pool.Err(); err != nil {
+		t.Errorf("Err before the start = %v, want nil", err)
+	}
 	app.RequireStart()
 	if signal := <-app.Wait(); signal.ExitCode != 1 {
 		t.Errorf("exit code = %d, want 1", signal.ExitCode)
+	}
+	<-pool.Done()
+	if err := pool.Err(); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("Err = %v, want %v", err, jetstream.ErrStreamNotFound)
 	}
 	app.RequireStop()
 }

@@ -11,10 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/fx"
 
 	"tenure/claim"
 	"tenure/config"
@@ -220,44 +218,4 @@ func (m mortal) Run(ctx context.Context, p worker.Partition) error {
 	defer cancel(context.Canceled)
 	defer context.AfterFunc(m.now, func() { cancel(context.Cause(m.now)) })()
 	return m.Task.Run(ctx, p)
-}
-
-// A supervisor runs the pool from the start to the stop of the application.
-type supervisor struct {
-	done chan struct{} // closed when the pool has ended
-	err  error         // why; set before that
-}
-
-// newSupervisor ties the pool to the application's life. The start does not wait
-// for partitions; the stop drains the pool and waits for it.
-func newSupervisor(lc fx.Lifecycle, pool *worker.Pool, stop *stop) *supervisor {
-	s := &supervisor{done: make(chan struct{})}
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(stop.drain))
-	lc.Append(fx.StartStopHook(
-		func() {
-			go func() {
-				defer close(s.done)
-				s.err = pool.Run(ctx)
-			}()
-		},
-		func(stopping context.Context) error {
-			cancel(worker.ErrStopping)
-			select {
-			case <-s.done:
-				return nil
-			case <-stopping.Done():
-				return fmt.Errorf("the drain took too long: %w", context.Cause(stopping))
-			case <-stop.now.Done():
-			}
-			// Every command is killed; what is left is to say that it was.
-			left := time.NewTimer(leaveTimeout)
-			defer left.Stop()
-			select {
-			case <-s.done:
-			case <-left.C:
-			}
-			return nil
-		},
-	))
-	return s
 }

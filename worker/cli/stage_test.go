@@ -327,3 +327,22 @@ func TestPoolWhoseCommandsHaveEndedGoesOn(t *testing.T) {
 		t.Errorf("work = %d, want 0", code)
 	}
 }
+
+// Without a server the drain goes on until trust has ended; a second signal does not wait
+// for that.
+func TestSecondTermDoesNotWaitForAServerThatIsAway(t *testing.T) {
+	t.Parallel()
+	server, url := startServer(t)
+	p := pool(t, url)
+	awaitOwners(t, url, "orders", readStatus(t, url, "orders").Workers[0].ID)
+	server.signal(syscall.SIGKILL)
+	<-server.done
+	p.signal(syscall.SIGTERM)
+	p.logged("work is drained")
+	p.signal(syscall.SIGTERM)
+	begun := time.Now()
+	code := p.code()
+	if took := time.Since(begun); code != 128+15 || took > 6*time.Second {
+		t.Errorf("work = %d after %v, want 143 within 3s, and long before the 13.5s of trust; stderr %s", code, took, p.err.String())
+	}
+}

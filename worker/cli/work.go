@@ -62,7 +62,7 @@ func (c *workCommand) Run(ctx context.Context, r *run) error {
 func (c *workCommand) run(r *run, stop *stop) error {
 	var end undo
 	defer end.run()
-	var pool *supervisor
+	var pool *worker.Supervisor
 	app := fx.New(
 		fx.WithLogger(func() fxevent.Logger {
 			events := &fxevent.SlogLogger{Logger: r.log.WithGroup("fx")}
@@ -71,7 +71,8 @@ func (c *workCommand) run(r *run, stop *stop) error {
 			return events
 		}),
 		fx.Supply(c, r, r.log, stop, &end),
-		fx.Provide(newDisplay, newUpstream, newBucket, newClaimers, newTask, worker.NewPool, newSupervisor),
+		fx.Provide(newDisplay, newUpstream, newBucket, newClaimers, newTask),
+		worker.Module,
 		fx.StopTimeout(c.stopTimeout()),
 		fx.Populate(&pool),
 	)
@@ -84,14 +85,16 @@ func (c *workCommand) run(r *run, stop *stop) error {
 	select {
 	case <-stop.drain.Done():
 		r.log.Info("work is drained", slog.Any("err", context.Cause(stop.drain)))
-	case <-pool.done:
+	case <-pool.Done():
 	}
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(stop.drain), app.StopTimeout())
 	defer cancel()
+	// Once every command is killed, what is left is to say so.
+	defer context.AfterFunc(stop.now, func() { time.AfterFunc(leaveTimeout, cancel) })()
 	if err := app.Stop(stopping); err != nil {
 		return err
 	}
-	return pool.err
+	return pool.Err()
 }
 
 // stopTimeout is how long the end may take: every partition drains and its command
