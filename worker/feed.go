@@ -34,6 +34,8 @@ type feed struct {
 	sub  *nats.Subscription
 	msgs chan *nats.Msg
 
+	queued int // messages taken from here that wait elsewhere
+
 	last  uint64    // consumer sequence of the last message seen
 	want  int       // asked for and not sent yet
 	heard time.Time // when something last came
@@ -79,7 +81,7 @@ func (f *feed) close() {
 // ask keeps enough requests with the server that messages flow, and never more
 // than can be kept here. It reports an error when the connection does not take it.
 func (f *feed) ask() error {
-	n := f.batch - f.want - len(f.msgs)
+	n := f.batch - f.want - f.queued - len(f.msgs)
 	if n < (f.batch+1)/2 {
 		return nil
 	}

@@ -71,7 +71,12 @@ type hold struct {
 	saveAfter int
 	unsaved   int // messages handled since
 
-	feed   *feed
+	feed   *feed     // of the own consumer, nil without one
+	seat   *seat     // in a shared one, nil without one
+	next   *seat     // in the one after that, until it is ready
+	lone   bool      // could not follow the others
+	loneAt time.Time // since when the consumer is an own one
+
 	doubt  bool      // the consumer is to be looked at, from doubtAt on
 	after  time.Time // not before this
 	seen   uint64    // consumer sequence that the server was last seen to have sent
@@ -93,6 +98,18 @@ func newHold(s *Stream, p Partition) *hold {
 func (h *hold) close() {
 	if h.feed != nil {
 		h.feed.close()
+	}
+	h.leaveNext()
+	if h.seat != nil {
+		h.seat.leave(false)
+	}
+}
+
+// leaveNext gives up a seat that no checkpoint names.
+func (h *hold) leaveNext() {
+	if h.next != nil {
+		h.next.leave(true)
+		h.next = nil
 	}
 }
 
@@ -193,6 +210,11 @@ func (h *hold) begin(ctx context.Context) error {
 	if h.feed != nil {
 		h.feed.close()
 	}
+	if !h.lone {
+		if joined, err := h.sit(ctx); joined || err != nil {
+			return err
+		}
+	}
 	if h.name == "" || h.spent {
 		if h.name != "" {
 			h.gone = append(h.gone, h.name)
@@ -201,12 +223,11 @@ func (h *hold) begin(ctx context.Context) error {
 		h.name = consumerName(h.prefix, h.p.Token(), h.number)
 		h.spent = false
 	}
-	h.gone = slices.DeleteFunc(h.gone, func(name string) bool { return !h.isOlder(name) })
-	slices.Sort(h.gone)
-	h.gone = slices.Compact(h.gone)
+	h.tidy()
 	if err := h.save(ctx, h.name); err != nil {
 		return fmt.Errorf("worker: take over the position: %w", err)
 	}
+	h.standUp()
 
 	// What is left of a work queue must go first: two consumers may not want the
 	// same messages. With interest retention it must go last: what nobody wants,
@@ -221,12 +242,86 @@ func (h *hold) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.feed, h.spent = feed, true
+	h.feed, h.spent, h.loneAt = feed, true, time.Now()
 	h.doubt, h.seen, h.adrift = false, 0, false
 	if !h.brief { // the answer to a deletion is the dead server's: messages shall not wait for it
 		h.sweep(ctx)
 	}
 	return nil
+}
+
+// sit reads on behind the floor in a consumer that other partitions share. It reports
+// false if there is none to share.
+func (h *hold) sit(ctx context.Context) (bool, error) {
+	h.leaveNext()
+	h.next = h.s.hub.join(ctx, h)
+	if h.next == nil {
+		return false, nil
+	}
+	select {
+	case <-h.next.share.ready:
+	case <-ctx.Done():
+		h.leaveNext()
+		return false, context.Cause(ctx)
+	}
+	if err := h.next.share.err; err != nil {
+		h.leaveNext()
+		return false, err
+	}
+	return true, h.change(ctx)
+}
+
+// change reads on in the next seat, behind the floor: the share began there, or
+// before. The checkpoint is told first, as in begin. If it cannot be, it may name
+// the next share all the same, and that is left as it is.
+func (h *hold) change(ctx context.Context) error {
+	next := h.next
+	h.next = nil
+	if h.name != "" && h.feed != nil {
+		h.gone = append(h.gone, h.name)
+		h.number++
+		h.name = consumerName(h.prefix, h.p.Token(), h.number)
+		h.spent = false
+	}
+	h.tidy()
+	if err := h.save(ctx, next.share.name); err != nil {
+		next.leave(false)
+		return fmt.Errorf("worker: take over the position: %w", err)
+	}
+	h.standUp()
+	h.seat = next
+	if h.feed != nil {
+		h.feed.close()
+		h.feed = nil
+	}
+	h.doubt, h.adrift = false, false
+	if len(h.gone) > 0 && !h.brief {
+		h.sweep(ctx)
+	}
+	return nil
+}
+
+// standUp gives up the seat, which the checkpoint does not name any more.
+func (h *hold) standUp() {
+	if h.seat != nil {
+		h.seat.leave(true)
+		h.seat = nil
+	}
+}
+
+// consumer returns the name of the consumer that is read.
+func (h *hold) consumer() string {
+	if h.seat != nil {
+		return h.seat.share.name
+	}
+	return h.name
+}
+
+// tidy leaves in gone what is this partition's to delete: no shared consumer.
+func (h *hold) tidy() {
+	h.gone = slices.DeleteFunc(h.gone, func(name string) bool { return !h.isOlder(name) })
+	slices.Sort(h.gone)
+	h.gone = slices.Compact(h.gone)
 }
 
 // isOlder reports whether the consumer belongs to an earlier hold of the partition,
@@ -426,11 +521,13 @@ func (h *hold) save(ctx context.Context, consumer string) error {
 // finish leaves the partition in order for the next holder: the final position,
 // so that it need not ask for it, and no consumer.
 func (h *hold) finish(ctx context.Context) {
-	if h.feed == nil || h.p.Remaining() <= 0 {
+	if h.feed == nil && h.seat == nil || h.p.Remaining() <= 0 {
 		return // not gained, or nothing more to say
 	}
 	consumer := ""
-	if h.retention == jetstream.InterestPolicy {
+	if h.seat != nil {
+		// Nothing to be deleted.
+	} else if h.retention == jetstream.InterestPolicy {
 		consumer = h.name // it keeps the interest until the next holder has its own
 	} else {
 		h.gone = append(h.gone, h.name)
@@ -441,7 +538,8 @@ func (h *hold) finish(ctx context.Context) {
 		h.log.WarnContext(ctx, "final position not saved", slog.Any("err", err))
 		return
 	}
-	if consumer == "" {
+	h.standUp()
+	if consumer == "" && h.feed != nil {
 		h.feed.close()
 		h.sweep(ctx)
 	}
@@ -452,7 +550,7 @@ func (h *hold) acknowledge(ctx context.Context, m *nats.Msg) {
 	if h.s.mode() == Offset || h.p.Remaining() <= 0 {
 		return
 	}
-	if err := h.feed.nc.Publish(m.Reply, ackBody); err != nil {
+	if err := m.Respond(ackBody); err != nil {
 		// The floor is known here; the copy that the server will send is passed over.
 		h.log.DebugContext(ctx, "message not acknowledged", slog.Any("err", err))
 	}

@@ -16,13 +16,120 @@ var recovery = Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 
 // read handles messages until the partition drains or the hold ends.
 func (h *hold) read(ctx, soft context.Context) error {
+	for {
+		from := h.readOwn
+		if h.seat != nil {
+			from = h.readShared
+		}
+		if err := from(ctx, soft); err != nil {
+			return err
+		}
+	}
+}
+
+// readShared handles messages as long as the partition has a seat in a shared
+// consumer.
+func (h *hold) readShared(ctx, soft context.Context) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	moving := h.seat.share.moving
+	for h.seat != nil {
+		h.saveIfDue(soft)
+		wait := time.Hour
+		if h.floor != h.saved {
+			wait = time.Until(h.savedAt.Add(h.saveEvery))
+		}
+		timer.Reset(max(wait, 0))
+		var ready <-chan struct{}
+		if h.next != nil {
+			ready = h.next.share.ready
+		}
+		select {
+		case <-soft.Done():
+			return context.Cause(soft)
+		case <-timer.C:
+		case <-moving:
+			moving = nil
+			h.next = h.s.hub.join(soft, h)
+		case <-ready:
+			if h.next.share.err != nil {
+				h.leaveNext()
+			} else if err := h.change(soft); err != nil && soft.Err() == nil {
+				h.log.WarnContext(ctx, "stays with the consumer it has", slog.Any("err", err))
+			} else if err == nil {
+				moving = h.seat.share.moving
+			}
+		case <-h.seat.full:
+			h.log.DebugContext(ctx, "too slow for the shared consumer", slog.Uint64("position", h.floor))
+			h.lone = true
+			if err := h.regain(ctx, soft); err != nil {
+				return err
+			}
+		case <-h.seat.share.ended:
+			h.brief = true
+			if err := h.regain(ctx, soft); err != nil {
+				return err
+			}
+			if h.seat != nil {
+				moving = h.seat.share.moving
+			}
+		case l := <-h.seat.msgs:
+			h.seat.took()
+			if soft.Err() != nil {
+				return context.Cause(soft)
+			}
+			if l.m == nil {
+				h.pass(l.quiet)
+			} else if err := h.deliver(ctx, soft, l.m, l.meta); err != nil {
+				return err
+			}
+			h.seat.at.Store(h.floor)
+		}
+	}
+	return nil
+}
+
+// pass takes notice that there is nothing for the partition up to the sequence. It
+// is not worth a save by itself.
+func (h *hold) pass(sequence uint64) {
+	if sequence <= h.floor {
+		return
+	}
+	if h.floor == h.saved {
+		h.saved = sequence
+	}
+	h.floor = sequence
+}
+
+// regain reads on from the floor elsewhere, however often it takes.
+func (h *hold) regain(ctx, soft context.Context) error {
+	for {
+		err := h.renew(soft)
+		if err == nil {
+			h.fails, h.brief = 0, false
+			return nil
+		}
+		if soft.Err() != nil {
+			return context.Cause(soft)
+		}
+		h.fails++
+		wait := recovery.after(h.fails)
+		h.log.WarnContext(ctx, "cannot read on", slog.Duration("again_in", wait), slog.Any("err", err))
+		if !pause(ctx, h.p, wait) {
+			return stopped(ctx)
+		}
+	}
+}
+
+// readOwn handles messages as long as the partition has a consumer of its own.
+func (h *hold) readOwn(ctx, soft context.Context) error {
 	nc := h.s.JS.Conn()
 	connected := nc.StatusChanged(nats.CONNECTED)
 	defer nc.RemoveStatusListener(connected)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
-	for {
+	for h.seat == nil {
 		if soft.Err() != nil {
 			return context.Cause(soft)
 		}
@@ -58,6 +165,7 @@ func (h *hold) read(ctx, soft context.Context) error {
 			}
 		}
 	}
+	return nil
 }
 
 // nextLook returns how long read may sleep if nothing happens.
@@ -86,7 +194,13 @@ func (h *hold) receive(ctx, soft context.Context, m *nats.Msg) error {
 	case eventNothing:
 		return nil
 	case eventMessage:
-		return h.deliver(ctx, soft, m, meta)
+		if err := h.deliver(ctx, soft, m, meta); err != nil {
+			return err
+		}
+		if meta.NumPending == 0 && time.Since(h.loneAt) > loneWait && h.s.hub.wants(h) {
+			h.lone = false
+			h.reopen(soft)
+		}
 	case eventGap:
 		h.log.WarnContext(ctx, "message lost on the way, reading again from the position",
 			slog.Uint64("position", h.floor), slog.Uint64("sequence", meta.Sequence.Stream))
@@ -161,7 +275,7 @@ func (h *hold) saveIfDue(ctx context.Context) {
 	}
 	saving, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	if err := h.save(saving, h.name); err != nil && ctx.Err() == nil {
+	if err := h.save(saving, h.consumer()); err != nil && ctx.Err() == nil {
 		h.log.WarnContext(ctx, "position not saved", slog.Uint64("position", h.floor), slog.Any("err", err))
 	}
 }
@@ -223,7 +337,9 @@ func (h *hold) reopen(ctx context.Context) {
 
 // renew begins again, in a stream that may have been made anew.
 func (h *hold) renew(ctx context.Context) error {
-	h.feed.drop()
+	if h.feed != nil {
+		h.feed.drop()
+	}
 	h.adrift = true
 	if h.p.Remaining() <= 0 {
 		return errors.New("hold cannot be trusted")

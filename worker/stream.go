@@ -50,11 +50,17 @@ const (
 // that is gone, and moves nothing. The checkpoint of the partition belongs to the
 // task; a handler must not save its own.
 //
+// From 16 partitions on, those that one Stream runs share consumers, unless the
+// stream has work-queue or interest retention. What a holder acknowledges there
+// counts only as long as the checkpoint names that consumer. After a crash more than
+// the message in hand may be handled again: what was handled behind the oldest one in
+// hand of the partitions that share, and not yet saved.
+//
 // The stream may have any retention in mode Ack, and must have limits retention
 // in mode Offset. A stream with interest retention keeps nothing for a partition
 // that was never claimed, as it keeps nothing for a consumer that was never made.
-// A stream takes 1,000 consumers unless its configuration says otherwise, and each
-// partition needs one.
+// A stream takes 1,000 consumers unless its configuration says otherwise; each
+// partition needs one, or each process, if its partitions share.
 type Stream struct {
 	JS     jetstream.JetStream
 	Stream string // the stream's name, it must exist
@@ -98,6 +104,7 @@ type Stream struct {
 	Log *slog.Logger
 
 	strays strays
+	hub    hub
 }
 
 // Validate reports, as a [*SettingError], that the stream does not exist or that
@@ -124,6 +131,8 @@ func (s *Stream) Run(ctx context.Context, p Partition) error {
 			Have: strconv.Quote(p.Name()), Want: "a name without dots, wildcards and spaces, since it is part of the filter",
 		}
 	}
+	s.hub.enter()
+	defer s.hub.leave()
 	h := newHold(s, p)
 	defer h.close()
 	return h.run(ctx)
@@ -194,6 +203,13 @@ func (s *Stream) mode() Mode {
 		return Ack
 	}
 	return s.Mode
+}
+
+func (s *Stream) logger() *slog.Logger {
+	if s.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return s.Log
 }
 
 func (s *Stream) prefetch() int {

@@ -2,7 +2,6 @@ package worker_test
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,10 +20,14 @@ import (
 // The stream's and the cluster's own leaders live, since else nobody could read on
 // before an election, which takes 4 to 9 seconds.
 func TestReadsOnSecondsAfterTheConsumersServerDied(t *testing.T) {
-	const partitions = 12
+	t.Run("own", func(t *testing.T) { testConsumersServerDies(t, 12) })
+	t.Run("shared", func(t *testing.T) { testConsumersServerDies(t, many) })
+}
+
+func testConsumersServerDies(t *testing.T, partitions int) {
 	cluster := natstest.Cluster(t)
 	js := natstest.JetStream(t, cluster.Connect())
-	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}, Replicas: 3})
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}, Replicas: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,21 +50,30 @@ func TestReadsOnSecondsAfterTheConsumersServerDied(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i := range partitions {
-		publish(strconv.Itoa(i))
-	}
-	for range partitions {
-		<-handled
-	}
-
-	victim, orphans := -1, []string(nil)
-	for i, server := range cluster.Embedded().Servers() {
-		if of := consumersOn(t, js, server.Name()); i != leader && !server.JetStreamIsLeader() && len(of) > len(orphans) {
-			victim, orphans = i, of
+	round := func() {
+		for i := range partitions {
+			publish(strconv.Itoa(i))
+		}
+		for range partitions {
+			<-handled
 		}
 	}
-	if victim < 0 {
-		t.Fatal("every consumer is with a leader")
+	round()
+	victim, orphans := -1, []string(nil)
+	for victim < 0 {
+		for i, server := range cluster.Embedded().Servers() {
+			if of := consumersOn(t, js, server.Name()); i != leader && !server.JetStreamIsLeader() && len(of) > len(orphans) {
+				victim, orphans = i, of
+			}
+		}
+		if victim < 0 { // all are with a leader: once more
+			for name := range stream.ConsumerNames(t.Context()).Name() {
+				if err := js.DeleteConsumer(t.Context(), "ORDERS", name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			round()
+		}
 	}
 	cluster.Kill(victim)
 	died := time.Now()
@@ -94,11 +106,11 @@ func consumersOn(t *testing.T, js jetstream.JetStream, server string) []string {
 	var partitions []string
 	for info := range stream.ListConsumers(t.Context()).Info() {
 		if info.Cluster.Leader == server {
-			var partition string
-			if _, err := fmt.Sscanf(strings.ReplaceAll(info.Config.FilterSubject, ".", " "), "orders %s >", &partition); err != nil {
-				t.Fatal(err)
+			for _, filter := range append(info.Config.FilterSubjects, info.Config.FilterSubject) {
+				if filter != "" {
+					partitions = append(partitions, strings.Split(filter, ".")[1])
+				}
 			}
-			partitions = append(partitions, partition)
 		}
 	}
 	return partitions
