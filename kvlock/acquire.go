@@ -177,6 +177,7 @@ func (w *waiter) take(ctx context.Context) (_ *Lock, err error) {
 	}
 	if err != nil {
 		// Nobody is given a hold that nobody waits for any more (K3).
+		l.hurry()
 		_ = k.Release(wait) // it is free one TTL later at the latest
 		return nil, err
 	}

@@ -130,29 +130,37 @@ func (w *waiter) hold(ctx context.Context, a attempt, revision uint64) step {
 	ln.holds[k] = struct{}{}
 	w.phase = phaseServed
 	k.notes = w.notes
+	last := false // as far as is known, nobody stands behind
+	linger := time.Duration(0)
 	if k.ticket.Nonce != "" && k.exclusive() {
-		if tail := w.offer.Place; tail.Revision > max(k.notes.tail.Revision, k.ticket.Revision) {
+		linger = lingering
+		tail := w.offer.Place
+		last = tail.Nonce == k.ticket.Nonce && !k.notes.any
+		if tail.Revision > max(k.notes.tail.Revision, k.ticket.Revision) {
 			k.notes.tail = tail
 		}
 		// What stands behind the own ticket is the first in line unless an earlier
 		// one was passed over.
-		if w.next != nil && k.start >= k.ticket.Revision {
-			k.ahead = &reading{done: make(chan struct{}), first: w.next}
-			close(k.ahead.done)
+		if k.start >= k.ticket.Revision {
+			k.start = max(k.start, k.ticket.Revision+1)
+			if w.next != nil {
+				k.ahead = &reading{done: make(chan struct{}), first: w.next}
+				close(k.ahead.done)
+			}
 		}
+	}
+	if k.ticket.Nonce != "" {
+		l.leaveLine(k.enc, k.ticket, linger)
 	}
 	l.work.Add(1)
 	l.mu.Unlock()
 
-	if k.ticket.Nonce != "" {
-		k.left = make(chan struct{})
-		if k.exclusive() && k.ahead == nil {
-			k.readAhead()
-		}
-		go k.leaveLine(k.ahead)
-		if k.kind == kindReader {
-			l.work.Go(func() { k.letIn(w.at) })
-		}
+	switch {
+	case k.ticket.Nonce == "":
+	case k.kind == kindReader:
+		l.work.Go(func() { k.letIn(w.at) })
+	case k.exclusive() && k.ahead == nil && !last:
+		k.readAhead()
 	}
 	k.due = l.firstRenewal(a.sent, l.holds.Add(1)-1)
 	k.mu.Lock()

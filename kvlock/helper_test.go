@@ -134,10 +134,17 @@ func release(t testing.TB, k *kvlock.Lock) {
 }
 
 // keys returns the keys of the bucket that have a value and begin with prefix, as
-// anybody else sees them.
+// anybody else sees them, once the tickets of those who were served are gone.
 func (s *site) keys(prefix string) []string {
 	s.t.Helper()
-	synctest.Wait() // a ticket goes beside the return of Lock, at the same instant
+	time.Sleep(kvlock.Lingering)
+	return s.keysNow(prefix)
+}
+
+// keysNow returns the same at once.
+func (s *site) keysNow(prefix string) []string {
+	s.t.Helper()
+	synctest.Wait()
 	nc := natstest.Connect(s.t, s.srv)
 	defer nc.Close()
 	b, err := bucket.Open(s.t.Context(), natstest.JetStream(s.t, nc), bucket.AttachOnly())

@@ -19,9 +19,13 @@ const (
 // ticketTTLMax is the longest that a ticket lives: it only collects garbage (L5).
 const ticketTTLMax = time.Hour
 
+// lingering is how long the ticket of a waiter that was served stays. Its removal takes the
+// server longer than a write, and would be in the way of the hand-overs that come next.
+const lingering = 5 * time.Millisecond
+
 // nextTicket returns the first ticket of the line that stands at or after revision
-// from, nil if there is none. It passes over the ticket with the nonce own.
-func (l *Locker) nextTicket(ctx context.Context, enc string, from uint64, own string) (*record, error) {
+// from, nil if there is none. It passes over those that this process is about to remove.
+func (l *Locker) nextTicket(ctx context.Context, enc string, from uint64) (*record, error) {
 	for {
 		try, cancel := l.attempt(ctx)
 		e, err := l.b.Next(try, ticketKey(enc, "*"), from)
@@ -39,7 +43,7 @@ func (l *Locker) nextTicket(ctx context.Context, enc string, from uint64, own st
 		t, err := parse(e)
 		if err != nil {
 			l.log.WarnContext(ctx, "ticket skipped", slog.Any("err", err))
-		} else if t.Nonce != own {
+		} else if !l.isLeaving(t.Nonce) {
 			return t, nil
 		}
 	}
@@ -59,6 +63,39 @@ func (l *Locker) purgeTicket(ctx context.Context, enc string, t place) error {
 	ctx, cancel := context.WithTimeout(ctx, l.lease.Attempt)
 	defer cancel()
 	return l.b.Remove(ctx, key, t.Revision)
+}
+
+// leaveLine removes the ticket of a waiter that was served, after a while. Until then, and
+// if it fails, whoever meets the ticket is told that nobody waits with it, and removes it.
+// l.mu is held.
+func (l *Locker) leaveLine(enc string, t place, linger time.Duration) {
+	l.work.Add(1)
+	l.leaving[t.Nonce] = time.AfterFunc(linger, func() {
+		defer l.work.Done()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), 3*l.lease.Attempt)
+		defer cancel()
+		_ = l.persist(ctx, func() error { return l.purgeTicket(ctx, enc, t) })
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.leaving, t.Nonce)
+	})
+}
+
+func (l *Locker) isLeaving(nonce string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.leaving[nonce] != nil
+}
+
+// hurry makes the tickets that linger go now.
+func (l *Locker) hurry() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, timer := range l.leaving {
+		if timer.Stop() { // else it is under way
+			timer.Reset(0)
+		}
+	}
 }
 
 // dropTicket makes whoever asks with the ticket hear that nobody waits with it.
@@ -88,8 +125,9 @@ type walk struct {
 	at   uint64 // where the lock is free: the revision of a marker, or 0
 	low  uint64 // no ticket that counts stands below; raised by the walk
 	me   place  // the ticket of the waiter who walks, zero for others
-	own  string // nonce of the ticket that a releaser gained the lock with
 	tail place  // the last known place in the line
+
+	passed bool // somebody who keeps its place was passed over
 }
 
 // tell tells the first in line that the lock is free. first is the first ticket if
@@ -100,14 +138,13 @@ type walk struct {
 func (w *walk) tell(ctx context.Context, first *record) walked {
 	from := w.low
 	silent := make(map[string]bool) // processes; no need to wait for one twice
-	passed := false                 // somebody who keeps its place
 	waits := w.me.Nonce != ""
 	for {
 		t := first
 		first = nil
 		if t == nil {
 			var err error
-			if t, err = w.l.nextTicket(ctx, w.enc, from, w.own); err != nil {
+			if t, err = w.l.nextTicket(ctx, w.enc, from); err != nil {
 				return walkFailed
 			}
 		}
@@ -118,7 +155,7 @@ func (w *walk) tell(ctx context.Context, first *record) walked {
 			return walkMissing
 		}
 		from = t.entry.Revision + 1
-		if !passed {
+		if !w.passed {
 			w.low = t.entry.Revision
 		}
 		if waits && t.Nonce == w.me.Nonce {
@@ -134,11 +171,11 @@ func (w *walk) tell(ctx context.Context, first *record) walked {
 			if t.Kind != kindPermit && t.Kind != kindReader {
 				return walkTold
 			}
-			passed = true
+			w.passed = true
 		case answerDeclined, answerNobody:
 			_ = w.l.purgeTicket(context.WithoutCancel(ctx), w.enc, place{Nonce: t.Nonce, Revision: t.entry.Revision}) // the next one who meets it tries again
 		default:
-			silent[t.Process], passed = true, true
+			silent[t.Process], w.passed = true, true
 		}
 	}
 }

@@ -33,7 +33,6 @@ type Lock struct {
 	done     chan struct{} // closed when the key is free, or not ours, or rests
 	guarded  bool          // by do, which releases it
 	ticket   place         // that it was gained with, zero if with none
-	left     chan struct{} // closed when that is gone, nil for none
 	pen      chan struct{} // holds one while a fenced write is under way, which owns ghost
 	ghost    uint64        // the fence of a write that may still be under way, 0 for none
 

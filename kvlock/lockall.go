@@ -172,7 +172,7 @@ func (l *Locker) gainAll(ctx context.Context, ws []*waiter) []*Lock {
 	}
 	for _, w := range ws {
 		if w.at, _, w.low = l.recall(w.enc); w.at != 0 && !l.barging {
-			if first, err := l.nextTicket(ctx, w.enc, w.low, ""); err != nil || first != nil {
+			if first, err := l.nextTicket(ctx, w.enc, w.low); err != nil || first != nil {
 				return nil
 			}
 			w.low = max(w.low, w.at)

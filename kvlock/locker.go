@@ -33,11 +33,12 @@ type Locker struct {
 	holds  atomic.Int64  // how many there are
 	window chan struct{} // has one element for each renewal or release under way
 
-	mu     sync.Mutex
-	closed bool
-	lines  map[string]*line // by the encoded name of the lock, or that and slotLine
-	sweep  int              // number of lines at which idle ones are dropped
-	work   sync.WaitGroup   // calls, holds and clean-up; Add only under mu while not closed, or while it is not zero
+	mu      sync.Mutex
+	closed  bool
+	lines   map[string]*line       // by the encoded name of the lock, or that and slotLine
+	sweep   int                    // number of lines at which idle ones are dropped
+	leaving map[string]*time.Timer // by the nonce of a ticket: until it is removed
+	work    sync.WaitGroup         // calls, holds and clean-up; Add only under mu while not closed, or while it is not zero
 }
 
 // A line is what this process knows of one lock. The Locker's mutex guards it.
@@ -101,6 +102,7 @@ func newLocker(ctx context.Context, js jetstream.JetStream, opts []Option) (*Loc
 		lease:    lease,
 		id:       bucket.Nonce(),
 		lines:    make(map[string]*line),
+		leaving:  make(map[string]*time.Timer),
 		sweep:    64,
 		window:   make(chan struct{}, window),
 	}
@@ -179,6 +181,7 @@ func (l *Locker) Close(ctx context.Context) error {
 	}
 	l.mu.Unlock()
 	l.end(ErrClosed)
+	l.hurry()
 
 	errs := make([]error, len(held))
 	var all sync.WaitGroup

@@ -57,7 +57,7 @@ func (l *Locker) answerNext(r request) {
 	}
 	mine := w.stands
 	l.work.Go(func() {
-		next, err := l.nextTicket(context.WithoutCancel(l.ctx), r.Lock, mine.Revision+1, "")
+		next, err := l.nextTicket(context.WithoutCancel(l.ctx), r.Lock, mine.Revision+1)
 		if err != nil {
 			return // it is read when the lock is gained
 		}

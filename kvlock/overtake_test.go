@@ -1,8 +1,10 @@
 package kvlock_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -135,6 +137,124 @@ func TestReleaseWhileAWaiterIsComingToTheLineWakesIt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// H9: the holder reads the line beside its release and finds nobody, and a waiter comes
+// before the release is stored:
+//
+//	a, gained with a ticket      b
+//	decides to release
+//	reads the line: none
+//	                             writes its ticket
+//	                             asks to be noted: "not mine"
+//	                             reads the lock: held, again and again
+//	purges
+//	                             reads the marker, and takes it
+//
+// Noted, it would sleep for as long as a lease lasts: nobody looks at the line again.
+func TestWaiterThatCameAfterTheLineWasReadIsServed(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := newSite(t)
+		a, b, c := s.process("a"), s.process("b"), s.process("c")
+		first := c.tryLock(t, "job")
+		ofA := a.waiting(t.Context(), "job")
+		release(t, first)
+		k := (<-ofA).lock
+		let := a.link.HoldRequest(to(jobSubject))
+		released := make(chan struct{})
+		go func() {
+			defer close(released)
+			release(t, k)
+		}()
+		synctest.Wait() // the line is read
+		waits := b.waiting(t.Context(), "job")
+		let()
+		<-released
+		asked := time.Now()
+		got := <-waits
+		if got.err != nil || got.at.Sub(asked) > 20*time.Millisecond {
+			t.Fatalf("Lock = %v, %v after the release, want nil, within 20ms", got.err, got.at.Sub(asked))
+		}
+		release(t, got.lock)
+	})
+}
+
+// H9: a leader that was cut off answers the read of the line from before the waiter came.
+// The holder knows better, since it was told of the waiter, and reads again once its
+// release is stored.
+func TestNotedWaiterThatTheLineDoesNotShowIsServed(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := newSite(t)
+		b := s.process("b")
+		a, relay := s.relayed("a")
+		k := a.tryLock(t, "job")
+		reads := 0
+		lie := func(_ string, data []byte) []byte {
+			if !bytes.Contains(data, []byte(`"next_by_subj":"$KV.tenure.wait.`)) {
+				return nil
+			}
+			if reads++; reads > 2 { // when it is told of the waiter, and beside the release
+				return nil
+			}
+			return noMessage
+		}
+		relay.answer.Store(&lie)
+		waits := b.waiting(t.Context(), "job")
+		released := time.Now()
+		release(t, k)
+		release(t, wantAtOnce(t, "not seen in the line", waits, released))
+		if reads != 3 {
+			t.Errorf("reads of the line = %d, want 3", reads)
+		}
+	})
+}
+
+// The ticket of a waiter that was served stays for a moment. It keeps nobody from the lock
+// who comes when that is released.
+func TestTicketThatLingersIsInNobodysWay(t *testing.T) {
+	for _, again := range []string{"b", "c"} {
+		natstest.Bubble(t, func(t *testing.T) {
+			s := newSite(t)
+			ps := map[string]*process{"a": s.process("a"), "b": s.process("b"), "c": s.process("c")}
+			k := ps["a"].tryLock(t, "job")
+			waits := ps["b"].waiting(t.Context(), "job")
+			release(t, k)
+			release(t, (<-waits).lock)
+			before := s.keysNow("wait.")
+			if len(before) != 1 {
+				t.Errorf("tickets = %v, want that of b", before)
+			}
+			release(t, ps["b"].lock(t, "job"))
+			if got := s.keysNow("wait."); !slices.Equal(got, before) {
+				t.Errorf("tickets = %v, want %v: b knows that nobody waits, and writes none", got, before)
+			}
+			release(t, ps[again].tryLock(t, "job"))
+		})
+	}
+}
+
+// A ticket that lingers goes before Close returns.
+func TestCloseLeavesNoTicketThatLingers(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := newSite(t)
+		a, b := s.process("a"), s.process("b")
+		k := a.tryLock(t, "job")
+		waits := b.waiting(t.Context(), "job")
+		release(t, k)
+		if got := <-waits; got.err != nil {
+			t.Fatal(got.err)
+		}
+		began := time.Now()
+		if err := b.Close(t.Context()); err != nil {
+			t.Errorf("Close = %v, want nil", err)
+		}
+		if got := time.Since(began); got != 0 {
+			t.Errorf("Close took %v, want 0s", got)
+		}
+		if got := s.keysNow(""); len(got) > 0 {
+			t.Errorf("keys = %v, want none", got)
+		}
+	})
 }
 
 // K7: whose ticket an operator removed does not hold the lock, and gets it in its time.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -131,6 +132,9 @@ func (l *Locker) serve(m *nats.Msg) {
 	var r request
 	if json.Unmarshal(m.Data, &r) == nil {
 		got = l.answer(r)
+	}
+	if got == answerTaking {
+		runtime.Gosched() // the waiter's write goes first: the one who asked has nothing to do with the answer
 	}
 	_ = m.Respond([]byte(got)) // fails if nobody asked or the connection is gone: a hint is lost
 }

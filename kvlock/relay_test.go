@@ -66,6 +66,9 @@ func (s *site) relayed(owner string) (*process, *relay) {
 
 const infoSubject = "$JS.API.STREAM.INFO.KV_tenure"
 
+// noMessage answers a read of what is not there.
+var noMessage = []byte(`{"type":"io.nats.jetstream.api.v1.stream_msg_get_response","error":{"code":404,"err_code":10037,"description":"no message found"}}`)
+
 // info returns what the server says of the stream now.
 func (y *relay) info(t testing.TB, request []byte) []byte {
 	m, err := y.nc.Request(infoSubject, request, time.Second)
@@ -121,7 +124,7 @@ func TestWriterTakesAMissingEntryForNoEvidence(t *testing.T) {
 				return nil
 			}
 			lies++
-			return []byte(`{"type":"io.nats.jetstream.api.v1.stream_msg_get_response","error":{"code":404,"err_code":10037,"description":"no message found"}}`)
+			return noMessage
 		}
 		relay.answer.Store(&lie)
 		writer := asking(t.Context(), b.RWLock("cfg").Lock)

@@ -40,6 +40,7 @@ func (k *Lock) finish(e event) (over bool) {
 		_ = k.free() // as above
 	case lost.Reason == Removed:
 		k.decide()
+		k.readAhead()
 		k.handOn(ender)
 	}
 	return true
@@ -66,9 +67,7 @@ func (k *Lock) free() error {
 	ttl := blindMarkerTTL
 	if !blind {
 		ttl = markerTTL
-		if k.ahead == nil && k.exclusive() {
-			k.readAhead()
-		}
+		k.readAhead() // beside the purge
 	}
 	asked := time.Now()
 	marker, err := k.replace(bucket.Write{Purge: true, TTL: ttl})
@@ -109,18 +108,29 @@ func (k *Lock) handOn(marker uint64) walked {
 		k.tellWriter()
 		return walkEnd
 	}
+	k.mu.Lock()
+	tail, noted := k.notes.tail, k.notes.any
+	k.mu.Unlock()
 	var first *record
-	if k.ahead != nil {
+	if k.exclusive() {
 		<-k.ahead.done
 		first = k.ahead.first
+		// The read came after the decision, and who stands in line since then looks for
+		// itself:
+		//
+		//	holder                  waiter
+		//	decides
+		//	reads the line: none
+		//	                        writes its ticket
+		//	                        asks to be noted: "not mine"
+		//	purges                  reads the lock, again until it meets the marker
+		//
+		// But who was noted before, and is not seen, was missed by a leader of the past.
+		if first == nil && k.ahead.err == nil && !noted {
+			return walkEnd
+		}
 	}
-	if k.lower() {
-		first = nil
-	}
-	k.mu.Lock()
-	tail := k.notes.tail
-	k.mu.Unlock()
-	pass := walk{l: k.l, enc: k.enc, part: k.part, at: marker, low: k.start, own: k.ticket.Nonce, tail: tail}
+	pass := walk{l: k.l, enc: k.enc, part: k.part, at: marker, low: k.start, tail: tail}
 	return pass.tell(k.ctx, first)
 }
 
@@ -140,37 +150,43 @@ func (k *Lock) lower() bool {
 // gone: newer ones stand behind it.
 type reading struct {
 	done  chan struct{}
-	first *record // nil if there was none or it could not be read; set before done is closed
+	first *record // nil if there was none; this and err are set before done is closed
+	err   error
 }
 
-// readAhead starts to read the first ticket, so that a release need not wait for it.
+// known reports whether there is a first ticket for all that is known now.
+func (r *reading) known() bool {
+	select {
+	case <-r.done:
+		return r.first != nil
+	default:
+		return false
+	}
+}
+
+// readAhead starts to read the first ticket, so that a release need not wait for it,
+// unless it is known. Those who wait for a permit stand behind no hold, and are not read
+// ahead, nor are those who wait for readers.
 func (k *Lock) readAhead() {
-	lower := k.lower()
-	if k.ahead != nil {
-		<-k.ahead.done
-		if k.ahead.first != nil && !lower {
-			return
-		}
+	if !k.exclusive() {
+		return
+	}
+	lower, before := k.lower(), k.ahead
+	if before != nil && before.known() && !lower {
+		return
 	}
 	r, start := &reading{done: make(chan struct{})}, k.start
 	k.ahead = r
 	go func() {
 		defer close(r.done)
-		r.first, _ = k.l.nextTicket(k.ctx, k.enc, start, k.ticket.Nonce) // else it is read after the release
+		if before != nil {
+			if <-before.done; before.first != nil && !lower {
+				r.first = before.first
+				return
+			}
+		}
+		r.first, r.err = k.l.nextTicket(k.ctx, k.enc, start)
 	}()
-}
-
-// leaveLine removes the ticket that the lock was gained with, and closes k.left. It
-// runs once, beside keep, and lets the read go first that a release may be waiting for.
-func (k *Lock) leaveLine(first *reading) {
-	defer close(k.left)
-	if first != nil {
-		<-first.done
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), 3*k.l.lease.Attempt)
-	defer cancel()
-	// If that fails, whoever meets it later is told that it is not waited with, and removes it.
-	_ = k.l.persist(ctx, func() error { return k.l.purgeTicket(ctx, k.enc, k.ticket) })
 }
 
 // replace puts what w says in the place of the record, whichever write of the hold is the
@@ -220,9 +236,6 @@ func (k *Lock) wrote(r *record) bool {
 
 // forget drops the hold from what the Locker knows.
 func (k *Lock) forget() {
-	if k.left != nil {
-		<-k.left
-	}
 	if k.ahead != nil {
 		<-k.ahead.done
 	}

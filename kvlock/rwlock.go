@@ -388,6 +388,6 @@ func (k *Lock) tellWriter() {
 // letIn tells the next in line that the gate is open, by a reader that came in with a
 // ticket itself: so readers come in one after another up to the next writer.
 func (k *Lock) letIn(at uint64) {
-	w := walk{l: k.l, enc: k.enc, at: at, low: k.start, own: k.ticket.Nonce}
+	w := walk{l: k.l, enc: k.enc, at: at, low: k.start}
 	w.tell(k.ctx, nil)
 }

@@ -251,7 +251,7 @@ func (w *waiter) line(ctx context.Context) step {
 	}
 	pass := walk{l: w.l, enc: w.enc, part: w.part, at: w.at, low: w.low, me: w.ticket}
 	if w.ticket.Nonce == "" {
-		first, err := w.l.nextTicket(ctx, w.enc, w.low, "")
+		first, err := w.l.nextTicket(ctx, w.enc, w.low)
 		switch {
 		case err != nil:
 			return w.failed(ctx, err)
@@ -263,7 +263,9 @@ func (w *waiter) line(ctx context.Context) step {
 			w.low = max(w.low, first.entry.Revision)
 			return w.queue(ctx, w.look)
 		}
-		pass.tell(ctx, first)
+		if pass.tell(ctx, first) == walkEnd && !pass.passed {
+			return w.gain // those who stood there were served, or are gone
+		}
 		return w.fail(&HeldError{Name: w.name})
 	}
 	end := pass.tell(ctx, nil)
