@@ -279,6 +279,44 @@ func TestPageInABrowser(t *testing.T) {
 		}
 	})
 
+	t.Run("the page says all that the status says", func(t *testing.T) {
+		b.t = t
+		s, err := claim.ReadStatus(t.Context(), x.bucket, "orders")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cards := make(map[string][]string)
+		var rows []string
+		for _, p := range s.Partitions {
+			if p.Since.IsZero() || p.Token == 0 || p.Why == "" {
+				t.Errorf("partition %+v has no since, token or reason", p)
+			}
+			rows = append(rows, strings.Join([]string{p.Name, p.State, p.Worker, p.Since.UTC().Format(time.RFC3339Nano), fmt.Sprint(p.Token), p.Why}, "|"))
+			cards[p.Worker] = append(cards[p.Worker], p.Name)
+		}
+		var workers []string
+		for _, w := range s.Workers {
+			workers = append(workers, w.ID+": "+strings.Join(cards[w.ID], " "))
+		}
+		var moves []string
+		for _, m := range s.Moves {
+			moves = append(moves, strings.Join([]string{m.Partition, m.Why, m.At.UTC().Format(time.RFC3339Nano)}, "|"))
+		}
+		if len(moves) == 0 || s.Moves[0].Why == "" {
+			t.Errorf("moves = %+v, want some with reasons", s.Moves)
+		}
+		for _, want := range []struct {
+			expression string
+			want       []string
+		}{
+			{`[...document.querySelectorAll("#partitions tbody tr")].map(r => [r.cells[0].textContent, r.querySelector(".state").textContent, r.querySelector(".worker").textContent, r.querySelector("time").dateTime, r.querySelector(".token").textContent, r.querySelector(".why").textContent].join("|")).join("\n")`, rows},
+			{`[...document.querySelectorAll(".card:not(.nobody)")].map(c => c.querySelector("h3").textContent + ": " + [...c.querySelectorAll(".cells a")].map(a => a.textContent).join(" ")).join("\n")`, workers},
+			{`[...document.querySelectorAll("#moves li")].map(l => [l.querySelector("b").textContent, l.querySelector(".why").textContent, l.querySelector("time").dateTime].join("|")).join("\n")`, moves},
+		} {
+			b.await(2*time.Second, want.expression, strings.Join(want.want, "\n"))
+		}
+	})
+
 	t.Run("a lock and who waits for it shows up", func(t *testing.T) {
 		b.t = t
 		ctx, cancel := context.WithCancel(t.Context())
@@ -333,6 +371,38 @@ func TestPageInABrowser(t *testing.T) {
 	b.do(chromedp.EmulateViewport(1280, 900))
 	x.stop()
 	b.await(5*time.Second, `document.getElementById("state").textContent`, "connection lost, trying again")
+}
+
+// A browser that was given the password once has the live page too, and asks nobody but
+// this server for anything.
+func TestPageBehindAPasswordIsLiveAndAsksNobodyElse(t *testing.T) {
+	b := newBrowser(t)
+	x := newExhibit(t, admin.WithPassword("joe", "hunter2"))
+	b.do(chromedp.Navigate(strings.Replace(x.url, "//", "//joe:hunter2@", 1)))
+	b.await(5*time.Second, `document.getElementById("state")?.textContent`, "live")
+	to := "ams-2"
+	if b.ask(owner(0)) == to {
+		to = "fra-1"
+	}
+	if err := x.admin.Move(t.Context(), "0", to); err != nil {
+		t.Fatal(err)
+	}
+	b.await(2*time.Second, owner(0), to)
+	asked := b.ask(`performance.getEntriesByType("resource").map(r => new URL(r.name)).map(u => u.origin == location.origin ? u.pathname : u.href).sort().join(" ")`)
+	for _, path := range []string{"/page.css", "/page.js"} {
+		if !strings.Contains(asked, path) {
+			t.Errorf("the browser asked for %q, want %s among them", asked, path)
+		}
+	}
+	if strings.Contains(asked, "://") {
+		t.Errorf("the browser asked for %q, want nothing of others", asked)
+	}
+	if got := b.ask(`(document.documentElement.outerHTML.match(/(src|href|action)="[a-z]*:?\/\/[^"]*"/g) ?? []).join()`); got != "" {
+		t.Errorf("the page points elsewhere: %s", got)
+	}
+	if said := b.said(); len(said) > 0 {
+		t.Errorf("the browser complains of %q, want nothing", said)
+	}
 }
 
 // Without JavaScript the page is a table that loads itself again.
