@@ -49,7 +49,7 @@ func (n *notifier) tell(state string) {
 }
 
 // run tells that the pool is ready, once it is, gives signs of life, for which every
-// worker is asked how it is, and tells when the pool begins to end.
+// worker is asked how it is, and tells that the pool ends when it begins to.
 func (n *notifier) run(ctx, drain context.Context, d *display) {
 	defer func() { _ = n.conn.Close() }()
 	tick := time.NewTicker(readyEvery)
@@ -76,6 +76,9 @@ func (n *notifier) run(ctx, drain context.Context, d *display) {
 			tick.Stop()
 			n.tell("STOPPING=1")
 		case <-ctx.Done():
+			if draining != nil { // both at once, or it ends unasked
+				n.tell("STOPPING=1")
+			}
 			return
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"tenure/claim"
 )
 
 // deaf listens and never says a word.
@@ -172,6 +174,9 @@ func TestTermEndsThePoolAtEveryStage(t *testing.T) {
 		{"in the quarantine of a new bucket", func(t *testing.T) *process {
 			return pool(t, url, "--bucket", "another")
 		}, func(_ *testing.T, p *process) { p.logged("nobody may hold anything in it yet") }},
+		{"while the server of this process starts", func(t *testing.T) *process {
+			return begin(t, nil, append([]string{"work", "orders", "--partitions", "2"}, sleeper...)...)
+		}, func(_ *testing.T, p *process) { p.logged("no server is named") }},
 		{"while the worker joins", func(t *testing.T) *process {
 			g := newGate(t, url, "member.orders.joins")
 			p := pool(t, g.url, "--id", "joins")
@@ -344,5 +349,64 @@ func TestSecondTermDoesNotWaitForAServerThatIsAway(t *testing.T) {
 	code := p.code()
 	if took := time.Since(begun); code != 128+15 || took > 6*time.Second {
 		t.Errorf("work = %d after %v, want 143 within 3s, and long before the 13.5s of trust; stderr %s", code, took, p.err.String())
+	}
+}
+
+// N72: killed, and started again at once under its id: the partitions are its own again
+// within the TTL and a second, and nobody else's meanwhile.
+func TestKilledPoolThatIsBackAtOnceHasItsPartitions(t *testing.T) {
+	t.Parallel()
+	_, url := startServer(t)
+	first := pool(t, url, "--id", "a", "--ttl", "3s")
+	awaitOwners(t, url, "orders", "a")
+	before := readStatus(t, url, "orders")
+	first.signal(syscall.SIGKILL)
+	<-first.done
+	begun := time.Now()
+	second := pool(t, url, "--id", "a", "--ttl", "3s")
+	eventually(t, "every partition is a's again, under a later token", func() bool {
+		for _, p := range readStatus(t, url, "orders").Partitions {
+			if p.Worker != "a" || p.State != claim.StateRunning || p.Token <= before.Partitions[1].Token {
+				return false
+			}
+		}
+		return true
+	})
+	if took := time.Since(begun); took > 4*time.Second {
+		t.Errorf("it took %v, want at most the TTL of 3s and 1s", took)
+	}
+	second.signal(syscall.SIGTERM)
+	if code := second.code(); code != 0 {
+		t.Errorf("work = %d, want 0; stderr %s", code, second.err.String())
+	}
+}
+
+// N50, N52: a pool that was stopped for longer than its TTL does not end by that: its
+// commands do, before anything new is begun, and it has its share again.
+func TestPoolThatWasStoppedForTooLongJoinsAgain(t *testing.T) {
+	t.Parallel()
+	_, url := startServer(t)
+	first, lines := runLines(t, "work", "orders", "--partitions", "2", "--id", "a", "--ttl", "2s", "--server", url, "--",
+		"sh", "-c", `echo $$; exec sleep 1000`)
+	old := []int{atoi(t, nextLine(t, lines)), atoi(t, nextLine(t, lines))}
+	awaitOwners(t, url, "orders", "a")
+	first.signal(syscall.SIGSTOP)
+	second := pool(t, url, "--id", "b", "--ttl", "2s")
+	awaitOwners(t, url, "orders", "b")
+	first.signal(syscall.SIGCONT)
+	first.logged("partition lost")
+	begun := atoi(t, nextLine(t, lines)) // a command of its new share
+	for _, pid := range old {
+		eventually(t, "a command of before has ended", func() bool { return syscall.Kill(pid, 0) != nil })
+	}
+	awaitOwners(t, url, "orders", "a", "b")
+	if syscall.Kill(begun, 0) != nil {
+		t.Error("the command of the new share does not run")
+	}
+	for _, p := range []*process{first, second} {
+		p.signal(syscall.SIGTERM)
+		if code := p.code(); code != 0 {
+			t.Errorf("work = %d, want 0; stderr %s", code, p.err.String())
+		}
 	}
 }
