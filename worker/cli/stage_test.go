@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tenure/claim"
+	"tenure/worker/cli"
 )
 
 // deaf listens and never says a word.
@@ -407,6 +408,16 @@ func TestPoolThatWasStoppedForTooLongJoinsAgain(t *testing.T) {
 		p.signal(syscall.SIGTERM)
 		if code := p.code(); code != 0 {
 			t.Errorf("work = %d, want 0; stderr %s", code, p.err.String())
+		}
+	}
+}
+
+// There is no way to it today: the claimers of a pool end because they are asked to, or
+// with an error.
+func TestPoolThatEndsUnaskedIsNoSuccess(t *testing.T) {
+	for _, err := range []error{nil, io.EOF} {
+		if code := cli.UnaskedEnd(err); code != 1 {
+			t.Errorf("the end with %v = %d, want 1", err, code)
 		}
 	}
 }
