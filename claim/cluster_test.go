@@ -39,7 +39,7 @@ type sailor struct {
 func newCrew(t *testing.T, ttl time.Duration, opts ...claim.Option) *crew {
 	t.Helper()
 	workers, partitions := 20, 1000
-	if race {
+	if natstest.Race {
 		workers, partitions = 5, 100
 	}
 	c := &crew{

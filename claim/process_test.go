@@ -345,7 +345,7 @@ func (c change) String() string {
 func (c change) check(t *testing.T, what string, moves int, median, worst time.Duration) {
 	t.Helper()
 	c.checkMoves(t, what, moves)
-	if race || len(c.gaps) == 0 {
+	if natstest.Race || len(c.gaps) == 0 {
 		return
 	}
 	if have := c.gaps[len(c.gaps)/2]; have > median {
@@ -417,7 +417,7 @@ func TestProcessesMoveTheMinimumWithoutGaps(t *testing.T) {
 
 // The same with 1,000 partitions and 20 workers.
 func TestManyProcessesMoveTheMinimumWithoutGaps(t *testing.T) {
-	if testing.Short() || race {
+	if testing.Short() || natstest.Race {
 		t.Skip("20 processes need a machine that is not slowed down")
 	}
 	f := newFleet(t, 1000)

@@ -20,9 +20,18 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 40, "how many seeds the random-fault test runs")
+	seeds = flag.Int("seeds", fewer(40), "how many seeds the random-fault test runs")
 	seed  = flag.Uint64("seed", 1, "the first seed that the random-fault test runs")
 )
+
+// fewer returns how many of n seeds a test runs by itself: a quarter under the race
+// detector, where each takes several times as long. CI runs all of them without it.
+func fewer(n int) int {
+	if natstest.Race {
+		return n / 4
+	}
+	return n
+}
 
 // S1, S2, S3, S7, S8, S9, the order of the line, that it moves again when the faults
 // end, and that nothing is left behind. Run a seed again with -run RandomFaults

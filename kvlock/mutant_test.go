@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"tenure/embedded/natstest"
 )
 
 // A mutant is this module with one mistake in it.
@@ -95,8 +97,8 @@ var mutants = []mutant{
 
 // N83: the test of the tests. The random faults find what is wrong with each mutant.
 func TestRandomFaultsCatchEveryMutant(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds the package once for each mutant")
+	if testing.Short() || natstest.Race {
+		t.Skip("builds the package once for each mutant, without the race detector")
 	}
 	dir, err := os.Getwd()
 	if err != nil {
@@ -104,7 +106,8 @@ func TestRandomFaultsCatchEveryMutant(t *testing.T) {
 	}
 	for _, m := range mutants {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
-			run := exec.CommandContext(t.Context(), "go", "test", "-overlay="+m.overlay(t, dir), "-vet=off", "-failfast", "-timeout=2m",
+			t.Parallel() // in a process of its own
+			run := exec.CommandContext(t.Context(), "go", "test", "-overlay="+m.overlay(t, dir), "-vet=off", "-ldflags=-s -w", "-failfast", "-timeout=2m",
 				"-run=^TestPromisesHoldUnderRandomFaults$", ".", "-seeds=20")
 			run.WaitDelay = 10 * time.Second
 			out, err := run.CombinedOutput()

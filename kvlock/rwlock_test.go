@@ -64,11 +64,11 @@ func wantWaiting[T any](t testing.TB, what string, c <-chan T) {
 // S1, S6, H11: readers and writers are never in at the same time, whatever the network
 // does, and in the end the lock can be had again.
 func TestReadersAndWritersExcludeEachOther(t *testing.T) {
-	n := uint64(30)
+	n := fewer(30)
 	if testing.Short() {
 		n = 4
 	}
-	for seed := range n {
+	for seed := range uint64(n) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
 				s := newSite(t)

@@ -113,11 +113,11 @@ func faults(ctx context.Context, rnd *rand.Rand, ps []*process) {
 // H10, S1, S6: never more than the limit, whatever the network does, and in the end
 // all of them can be had again.
 func TestSemaphoreNeverHasMorePermitsThanItsLimit(t *testing.T) {
-	n := uint64(20)
+	n := fewer(20)
 	if testing.Short() {
 		n = 3
 	}
-	for seed := range n {
+	for seed := range uint64(n) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
 				const limit = 3

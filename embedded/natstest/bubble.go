@@ -23,7 +23,7 @@ func Bubble(t *testing.T, f func(t *testing.T)) {
 	// What is pooled survives the first collection.
 	runtime.GC()
 	runtime.GC()
-	if raceDetector {
+	if Race {
 		// All timers of a bubble share one context of the detector. A due ticker
 		// runs on the thread that receives from it, so two of them use the context
 		// at once and it is torn.

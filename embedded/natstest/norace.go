@@ -2,5 +2,5 @@
 
 package natstest
 
-// raceDetector is whether this build has the race detector.
-const raceDetector = false
+// Race is whether this build has the race detector.
+const Race = false

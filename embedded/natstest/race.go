@@ -2,5 +2,5 @@
 
 package natstest
 
-// raceDetector is whether this build has the race detector.
-const raceDetector = true
+// Race is whether this build has the race detector.
+const Race = true

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"tenure/embedded/natstest"
 )
 
 // binary is the program under test, built once.
@@ -36,7 +38,7 @@ func TestMain(m *testing.M) {
 		defer func() { _ = os.RemoveAll(dir) }()
 		binary = filepath.Join(dir, "tenure")
 		args := []string{"build", "-buildvcs=false", "-o", binary}
-		if race {
+		if natstest.Race {
 			args = append(args, "-race")
 		}
 		build := exec.Command("go", append(args, "tenure")...)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"tenure/embedded/natstest"
 )
 
 const (
@@ -34,7 +36,7 @@ func TestCommandsCrashLeaveAndFreezeAndEveryMessageIsHandledOnceInOrder(t *testi
 
 // scale makes a test smaller where it shall be quick, or cannot be.
 func scale(n int) int {
-	if testing.Short() || race {
+	if testing.Short() || natstest.Race {
 		return n / 5
 	}
 	return n

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"tenure/embedded/natstest"
 )
 
 // What `tenure verify --json` prints.
@@ -75,7 +77,7 @@ func checkVerified(t *testing.T, code int, result verified, stderr string) {
 var short = []string{"--ttl", "3s", "--load", "1s", "--processes", "8"}
 
 func init() {
-	if race {
+	if natstest.Race {
 		short[1] = "6s"
 	}
 }
@@ -205,7 +207,7 @@ var brokenBuilds = []brokenBuild{
 
 // A tool that cannot fail proves nothing.
 func TestVerifyFindsWhatEachBrokenBuildBreaks(t *testing.T) {
-	if testing.Short() || race {
+	if testing.Short() || natstest.Race {
 		t.Skip("builds the program once for each")
 	}
 	_, url := startServer(t, "--log-level", "error")
