@@ -42,6 +42,8 @@ type grammar struct {
 	Version versionCommand `cmd:"" help:"Print the version."`
 
 	VerifyChild verifyChild `cmd:"" hidden:"" name:"verify-child"`
+
+	Warden wardenCommand `cmd:"" hidden:"" name:"warden"`
 }
 
 func newGrammar(cfg *config.Config) *grammar {

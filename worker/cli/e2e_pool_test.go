@@ -92,6 +92,75 @@ func TestKilledPoolLeavesNoCommand(t *testing.T) {
 	t.Logf("no command runs %v after the pool was killed", took.Round(time.Millisecond))
 }
 
+// SIGKILL of the pool ends what its commands have started, too, even in a group of
+// the pool's own: long before the trust in the partitions ends. Nothing is left of
+// the pool either.
+func TestKilledPoolLeavesNoGrandchild(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs /proc to look for processes")
+	}
+	mark := "TENURE_E2E_MARK=" + rand.Text()
+	script := `sh -c 'sleep 300 & wait' & sleep 300 & trap "" TERM; echo up; while :; do sleep 1; done`
+	pool := spawn(t, []string{mark}, binary, "work", "demo", "--partitions", "4", "--", "sh", "-c", script)
+	t.Cleanup(func() {
+		for _, left := range processes(t, pool.Process.Pid, mark) {
+			pid, _, _ := strings.Cut(left, " ")
+			_ = syscall.Kill(atoi(t, pid), syscall.SIGKILL) // it may have ended
+		}
+	})
+	eventually(t, "four commands run", func() bool { return strings.Count(pool.out.String(), "up") == 4 })
+	eventually(t, "each with three others", func() bool { return len(processes(t, pool.Process.Pid, mark)) >= 1+4*4 })
+	wardens := processesNamed(t, "warden", pool.Process.Pid)
+
+	killed := time.Now()
+	if err := pool.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for time.Since(killed) < 10*time.Second {
+		if left = append(processes(t, pool.Process.Pid, mark), alive(wardens)...); len(left) == 0 {
+			break
+		}
+	}
+	took := time.Since(killed)
+	pool.code()
+	if most := time.Second; took > most {
+		t.Errorf("%q run %v after the pool was killed, want none after %v", left, took, most)
+	}
+	if len(wardens) != 1 {
+		t.Errorf("wardens = %v, want one", wardens)
+	}
+	t.Logf("no grandchild runs %v after the pool was killed", took.Round(time.Millisecond))
+}
+
+// processesNamed returns the children of parent that were started with the argument.
+func processesNamed(t *testing.T, argument string, parent int) []string {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, dir := range dirs {
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may have ended
+		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
+		_, after, _ := bytes.Cut(stat, []byte(") "))
+		fields := strings.Fields(string(after))
+		if len(fields) > 1 && fields[1] == strconv.Itoa(parent) && slices.Contains(strings.Split(string(line), "\x00"), argument) {
+			found = append(found, filepath.Base(dir))
+		}
+	}
+	return found
+}
+
+// alive returns those of the processes that have not ended.
+func alive(pids []string) []string {
+	return slices.DeleteFunc(slices.Clone(pids), func(pid string) bool {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		return err != nil || bytes.Contains(stat, []byte(") Z "))
+	})
+}
+
 // startDemo runs the README's main job until all of its commands run. Every process
 // of it has the mark in its environment.
 func startDemo(t *testing.T) (pool *process, mark string) {

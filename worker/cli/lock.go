@@ -60,6 +60,7 @@ func (c *lockCommand) Run(ctx context.Context, r *run) error {
 	}
 	relay, waiting := newRelay(ctx)
 	defer relay.close()
+	defer r.ward()()
 	err := c.run(waiting, r, relay)
 	if ended := relay.cause(); ended != nil {
 		return ended // whatever it made of err

@@ -56,6 +56,7 @@ func (c *workCommand) Run(ctx context.Context, r *run) error {
 	}
 	stop := newStop(ctx)
 	defer stop.close()
+	defer r.ward()()
 	return stop.outcome(c.run(r, stop))
 }
 

@@ -4,6 +4,7 @@ package proc
 
 import (
 	"errors"
+	"os/exec"
 	"syscall"
 )
 
@@ -16,6 +17,8 @@ func onStarter(func() error) error { return errors.ErrUnsupported }
 func awaitExit(int) {}
 
 func awaitEmpty(int) {}
+
+func ownSession(*exec.Cmd) {}
 
 func signalGroup(int, syscall.Signal) error { return errors.ErrUnsupported }
 

@@ -5,6 +5,7 @@ package proc
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"syscall"
 	"time"
 )
@@ -13,6 +14,9 @@ import (
 // gone in microseconds; only one that nobody reaps, or that hangs in the kernel,
 // takes longer, and neither runs code any more.
 const emptyWait = 100 * time.Millisecond
+
+// ownSession asks for a session, and so a group, of its own.
+func ownSession(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
 // signalGroup sends sig to every process of the group.
 func signalGroup(pgid int, sig syscall.Signal) error {

@@ -7,12 +7,16 @@
 //     signalled only while its number cannot have been given away.
 //   - When the child has ended, what is left of its group is killed. [Group.Wait]
 //     returns after that. So a grandchild gets no more time than the child takes.
-//   - On Linux the child is killed when this process ends, however it ends.
+//   - On Linux the child is killed by the kernel when this process ends, however it
+//     ends. A program that changes its user on exec (setuid) loses that tie.
+//   - With a [Warden] all of the group is killed then, grandchildren too, and on other
+//     unixes as well.
 //
-// What is not: a process that left the group (setsid, setpgid, a daemon) is
-// beyond reach. When this process is killed the kernel kills the child, not the
-// grandchildren, and nothing at all on unixes other than Linux. A program that
-// changes its user on exec (setuid) loses that tie too.
+// What is not: a process that left the group (setsid, setpgid, a daemon) is beyond
+// reach. If the warden is killed together with this process, or this process between
+// the start of a child and the moment that the warden knows of it (microseconds),
+// grandchildren are left, and outside of Linux the child. A supervisor that kills all
+// of a control group, as systemd does, or a container, leaves nothing.
 package proc
 
 import (
@@ -75,6 +79,7 @@ func Start(cmd *exec.Cmd) (*Group, error) {
 	err := onStarter(cmd.Start)
 	if err == nil {
 		g.pgid = cmd.Process.Pid
+		tell(groupBegins, g.pgid)
 	}
 	g.over = err != nil
 	g.mu.Unlock()
@@ -153,6 +158,7 @@ func (g *Group) wait() {
 	_ = signalGroup(g.pgid, syscall.SIGKILL) // nobody left is what we want
 	g.over = true
 	g.mu.Unlock()
+	tell(groupEnds, g.pgid)
 
 	g.err = g.cmd.Wait()
 	if errors.Is(g.err, exec.ErrWaitDelay) {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -265,6 +266,44 @@ func TestChildDiesWithItsParent(t *testing.T) {
 	}
 }
 
+// SIGKILL of the parent: the kernel ends the child, the warden what the child has
+// started. A group that has ended before is nobody's business any more.
+func TestGrandchildDiesWithItsGrandparent(t *testing.T) {
+	t.Parallel()
+	parent := exec.Command(os.Args[0])
+	parent.Env = append(os.Environ(), parentEnv+"=warden")
+	g, lines := startLines(t, parent)
+	pid := readPid(t, lines)
+	if !alive(pid) {
+		t.Fatalf("grandchild %d is not running", pid)
+	}
+	if err := syscall.Kill(g.Pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = g.Wait()
+	for begun := time.Now(); alive(pid); time.Sleep(time.Millisecond) {
+		if time.Since(begun) > 5*time.Second {
+			t.Fatalf("grandchild %d runs 5 s after its grandparent was killed", pid)
+		}
+	}
+}
+
+func TestWardenKillsOnlyTheGroupsThatAreLeft(t *testing.T) {
+	ended, left, free := start(t, sh("sleep 1000")), start(t, sh("sleep 1000")), start(t, sh("sleep 1000"))
+	guard := exec.Command(os.Args[0])
+	guard.Env = append(os.Environ(), parentEnv+"=guard")
+	guard.Stdin = strings.NewReader(fmt.Sprintf("+%d\n+%d\nnonsense\n\n+1\n+0\n-%d\n", ended.Pid(), left.Pid(), ended.Pid()))
+	if err := guard.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := left.Wait(); err == nil {
+		t.Error("the group that was left ended with 0, want SIGKILL")
+	}
+	if !alive(ended.Pid()) || !alive(free.Pid()) {
+		t.Error("the warden killed a group that had ended for it, or that it was not told of")
+	}
+}
+
 func TestWaitingTakesNoThreads(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("needs pidfd")
@@ -287,6 +326,23 @@ func TestWaitingTakesNoThreads(t *testing.T) {
 const parentEnv = "PROC_TEST_PARENT"
 
 func TestMain(m *testing.M) {
+	switch os.Getenv(parentEnv) {
+	case "guard":
+		proc.Guard(os.Stdin)
+		os.Exit(0)
+	case "warden":
+		guard := exec.Command(os.Args[0])
+		guard.Env = []string{parentEnv + "=guard"}
+		if _, err := proc.Ward(guard); err != nil {
+			os.Exit(1)
+		}
+		child := sh("sleep 1000 & echo $!; wait")
+		child.Stdout = os.Stdout
+		if g, err := proc.Start(child); err == nil {
+			_ = g.Wait()
+		}
+		os.Exit(1)
+	}
 	if os.Getenv(parentEnv) != "" {
 		g, err := proc.Start(exec.Command("sleep", "1000"))
 		if err != nil {
