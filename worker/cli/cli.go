@@ -31,6 +31,7 @@ type grammar struct {
 
 	Init    initCommand    `cmd:"" help:"Make the bucket, or verify it."`
 	Lock    lockCommand    `cmd:"" help:"Run a command under a lock."`
+	Elect   electCommand   `cmd:"" help:"Run a command while leading, or print who leads."`
 	Work    workCommand    `cmd:"" help:"Run a command per partition, as one of the workers of a group."`
 	Locks   locksCommand   `cmd:"" help:"Print who holds which lock."`
 	Break   breakCommand   `cmd:"" help:"End the hold of a lock."`
@@ -50,7 +51,8 @@ func newGrammar(cfg *config.Config) *grammar {
 	return &grammar{
 		Connection: &cfg.Connection,
 		Log:        &cfg.Log,
-		Lock:       lockCommand{Lease: &cfg.Lease},
+		Lock:       lockCommand{holder: holder{Lease: &cfg.Lease}},
+		Elect:      electCommand{holder: holder{Lease: &cfg.Lease}},
 		Work:       workCommand{Lease: &cfg.Lease, Pool: &cfg.Pool, Admin: &cfg.Admin},
 		Verify:     verifyCommand{Lease: &cfg.Lease},
 

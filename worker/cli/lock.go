@@ -4,29 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
-	"os/exec"
-	"slices"
-	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
-	"tenure/config"
 	"tenure/kvlock"
 	"tenure/kvlock/bucket"
 )
 
 type lockCommand struct {
-	*config.Lease
+	holder
 
-	Try      bool           `name:"try" xor:"wait" help:"Fail at once if the lock is not free."`
-	Wait     *time.Duration `name:"wait" xor:"wait" placeholder:"DURATION" help:"How long to wait for the lock; for ever if not given."`
-	MinHold  time.Duration  `name:"min-hold" default:"0s" placeholder:"DURATION" help:"Keep the lock barred for so long at least, also if the command ends before."`
-	Note     string         `name:"note" placeholder:"TEXT" help:"Text that is shown with the holder."`
-	Owner    string         `name:"owner" placeholder:"NAME" help:"Name of the holder for people to read; host and process if not given."`
-	NoCreate bool           `name:"no-create" help:"Do not make a missing bucket."`
+	Try     bool           `name:"try" xor:"wait" help:"Fail at once if the lock is not free."`
+	Wait    *time.Duration `name:"wait" xor:"wait" placeholder:"DURATION" help:"How long to wait for the lock; for ever if not given."`
+	MinHold time.Duration  `name:"min-hold" default:"0s" placeholder:"DURATION" help:"Keep the lock barred for so long at least, also if the command ends before."`
 
 	Name    string   `arg:"" name:"name" help:"Name of the lock."`
 	Command []string `arg:"" optional:"" name:"command" passthrough:"partial" help:"Command to run, and its arguments, after --."`
@@ -86,44 +75,21 @@ func (c *lockCommand) check() error {
 	if c.MinHold < 0 || c.MinHold > 24*time.Hour {
 		return wrongFlag("min-hold", c.MinHold.String(), "0s to 24h")
 	}
-	if _, err := exec.LookPath(c.Command[0]); err != nil {
-		return fmt.Errorf("run %q: %w", c.Command[0], errors.Unwrap(err))
-	}
-	return nil
+	return findCommand(c.Command[0])
 }
 
 func (c *lockCommand) run(ctx context.Context, r *run, relay *relay) error {
-	nc, js, err := r.connect(ctx)
+	locker, end, err := c.open(ctx, r, kvlock.WithMinHold(c.MinHold))
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
-	if c.Owner == "" {
-		host, _ := os.Hostname() // for people only
-		c.Owner = host + "/" + strconv.Itoa(os.Getpid())
-	}
-	var opts []bucket.Option
-	if c.NoCreate {
-		opts = append(opts, bucket.AttachOnly())
-	}
-	b, err := r.openBucket(ctx, js, opts...)
-	if err != nil {
-		return err
-	}
-	locker, err := kvlock.New(ctx, js,
-		kvlock.WithBucket(b), kvlock.WithLogger(r.log),
-		kvlock.WithTTL(c.TTL), kvlock.WithMargin(c.LeaseMargin()), kvlock.WithRenewals(c.Renewals),
-		kvlock.WithOwner(c.Owner), kvlock.WithNote(c.Note), kvlock.WithMinHold(c.MinHold))
-	if err != nil {
-		return err
-	}
-	defer r.leave(ctx, locker.Close)
+	defer end()
 
 	lock, err := c.take(ctx, locker)
 	if err != nil {
 		return err
 	}
-	return c.runUnder(ctx, r, relay, lock)
+	return c.runUnder(ctx, r, relay, lock, c.Command)
 }
 
 // take takes the lock and waits for it as the flags say.
@@ -147,55 +113,5 @@ func (c *lockCommand) take(ctx context.Context, locker *kvlock.Locker) (*kvlock.
 		return nil, &codeError{exitBusy, fmt.Errorf("%w; --wait waits for it", err)}
 	default:
 		return nil, err
-	}
-}
-
-// runUnder runs the command under the lock and returns what the program ends with.
-func (c *lockCommand) runUnder(ctx context.Context, r *run, relay *relay, lock *kvlock.Lock) error {
-	cmd := exec.Command(c.Command[0], c.Command[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = r.In, r.Out, r.Err
-	cmd.Env = append(slices.Clip(r.environ),
-		"TENURE_LOCK="+lock.Name(),
-		"TENURE_TOKEN="+strconv.FormatUint(lock.Token(), 10),
-		"TENURE_BUCKET="+r.cfg.Bucket,
-		"TENURE_OWNER="+c.Owner)
-	if err := lock.Err(); err != nil {
-		return &codeError{exitLost, fmt.Errorf("%w; the command was not started", err)}
-	}
-	terminal := openTerminal(r.In)
-	defer terminal.takeBack()
-	child, err := relay.start(cmd)
-	if err != nil {
-		return err
-	}
-	terminal.lend(child)
-	ended := newWatch(lock, child, c.TTL-c.LeaseMargin(), r.log).run(ctx)
-	if !ended {
-		if code := child.ExitCode(); code != exitDone {
-			return &codeError{code: code}
-		}
-		return nil
-	}
-	if err := lock.Err(); err != nil {
-		return &codeError{exitLost, fmt.Errorf("%w; the command has ended with exit code %d", err, child.ExitCode())}
-	}
-	return &codeError{exitLost, fmt.Errorf("lock %q could not be renewed in time; the command was asked to end and did so with exit code %d", lock.Name(), child.ExitCode())}
-}
-
-// openBucket opens the configured bucket.
-func (r *run) openBucket(ctx context.Context, js jetstream.JetStream, opts ...bucket.Option) (*bucket.Bucket, error) {
-	return bucket.Open(ctx, js, append(opts, bucket.Name(r.cfg.Bucket), bucket.Logger(r.log))...)
-}
-
-// leaveTimeout is how long the end of a command may wait for the server. What is
-// not given back by then is free one TTL later.
-const leaveTimeout = 3 * time.Second
-
-// leave gives everything back at the end of a command, also after the end of ctx.
-func (r *run) leave(ctx context.Context, giveBack func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
-	defer cancel()
-	if err := giveBack(ctx); err != nil {
-		r.log.WarnContext(ctx, "what is held is left to expire", slog.Any("err", err))
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // commands are the commands there are.
 var commands = []string{
-	"break", "init", "lock", "locks", "server", "status", "version", "work",
+	"break", "elect", "init", "lock", "locks", "server", "status", "version", "work",
 	"group resize", "group pin", "group unpin", "group pause", "group resume", "group cordon", "group uncordon",
 	"group drain", "group move", "group weigh", "group policy", "group explain", "group plan",
 }

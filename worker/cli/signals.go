@@ -78,6 +78,7 @@ type relay struct {
 
 	mu    sync.Mutex
 	ended error       // why no child starts any more
+	asked error       // what the child was told that ends us too, unless it ended by itself
 	child *proc.Group // nil before the start
 }
 
@@ -129,7 +130,10 @@ func (r *relay) deliver(s syscall.Signal, cause error) {
 		// Nobody reads our log any more. That must not end us, and is nothing to
 		// the child.
 	case r.child != nil:
-		_ = r.child.Signal(s) // fails only if the child has ended
+		err := r.child.Signal(s) // fails only if the child has ended
+		if s == syscall.SIGTERM || s == syscall.SIGINT || s == syscall.SIGQUIT || err != nil && ends(s) {
+			r.asked = cause
+		}
 	case r.ended == nil && ends(s):
 		r.ended = cause
 		r.cancel(cause)
@@ -146,6 +150,16 @@ func (r *relay) start(cmd *exec.Cmd) (*proc.Group, error) {
 	child, err := proc.Start(cmd)
 	r.child = child
 	return child, err
+}
+
+// again says that the child has ended and another one shall start later. It returns
+// the cause if that must not be: the child was sent a signal that asks to end, and may
+// have ended for another reason.
+func (r *relay) again() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.child, r.ended = nil, r.asked
+	return r.ended
 }
 
 // cause returns what ended the waiting, nil if nothing did.
