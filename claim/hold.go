@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"tenure/kvlock/bucket"
@@ -29,7 +30,8 @@ type hold struct {
 	ctx  context.Context // ends with the session, or when the claim is lost
 	lose context.CancelCauseFunc
 
-	busy chan struct{} // holds one while a write is under way, which owns what follows
+	looks atomic.Bool   // somebody said to look, and that has not begun
+	busy  chan struct{} // holds one while a write is under way, which owns what follows
 
 	rev     uint64            // newest own revision of the claim record
 	record  record            // as stored at rev
@@ -283,6 +285,17 @@ func (h *hold) readBack(ctx context.Context) error {
 	lost := fmt.Errorf("%w: %q, epoch %d, at revision %d", ErrFenced, found.Owner, found.Epoch, e.Revision)
 	h.lose(lost)
 	return lost
+}
+
+// look reads the claim, over which somebody is said to have written. The hold ends if
+// that is true; nobody else's write tells it, since a claim is not read while it is held.
+func (h *hold) look() {
+	if h.lock(h.ctx) != nil {
+		return
+	}
+	defer h.unlock()
+	h.looks.Store(false)  // what is said from now on may be newer than the read
+	_ = h.readBack(h.ctx) // the slot asks the hold
 }
 
 // pause waits a moment before the next try: writes in flight on one key refuse

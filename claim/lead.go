@@ -142,16 +142,20 @@ func (l *leader) takeClaim(e bucket.Entry) {
 	if err != nil {
 		return
 	}
-	if e.Marker {
+	before := l.claims[name]
+	r, err := parseRecord(e)
+	if foreign := err != nil || r.By != before.worker; foreign && before.worker != "" && !l.c.deaths.proven(before.worker, before.epoch) {
+		// Neither its owner's write nor a take-over. The owner does not read it by itself.
+		go l.c.tell(before.worker, before.epoch, message{Op: opLook, Partition: name}) // not with mu held
+	}
+	switch {
+	case e.Marker:
 		delete(l.claims, name)
 		return
-	}
-	r, err := parseRecord(e)
-	if err != nil {
+	case err != nil:
 		l.c.log.Warn("claim key holds bytes that are no record", slog.String("key", e.Key))
 		return
 	}
-	before := l.claims[name]
 	l.claims[name] = ownerOf(r, e.Revision)
 	// What has moved may let others begin, or make room in the budget of moves.
 	if l.isReady && (before.worker != r.Owner || before.layout != r.Layout) && (l.more || l.c.waits()) || before.quarantined != r.Quarantined || before.avoid != r.Avoid {

@@ -30,6 +30,7 @@ const (
 	opOffer = "offer" // may I hand this partition to you? answered
 	opYours = "yours" // the claim names you since this revision
 	opYield = "yield" // the plan gives me a partition whose claim names you
+	opLook  = "look"  // somebody else has written over the claim that named you
 )
 
 type message struct {
@@ -115,6 +116,16 @@ func (c *Claimer) hear(sess *session, m *nats.Msg) {
 		_ = m.Respond([]byte(answer)) // if it gets lost, it is asked again
 	case opYours, opYield:
 		c.hint(msg.Partition, msg.Revision)
+	case opLook:
+		c.mu.Lock()
+		s := c.slots[msg.Partition]
+		c.mu.Unlock()
+		if s == nil {
+			return
+		}
+		if h := s.holding.Load(); h != nil && h.looks.CompareAndSwap(false, true) {
+			go h.look()
+		}
 	}
 }
 

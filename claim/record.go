@@ -83,7 +83,7 @@ func parseMember(e bucket.Entry) (member, error) {
 	default:
 		err = errRecord
 	}
-	if err != nil || m.Version != recordVersion {
+	if err != nil || m.Version != recordVersion || m.Nonce == "" {
 		return m, fmt.Errorf("key %q: %w", e.Key, errRecord)
 	}
 	return m, nil
@@ -135,7 +135,7 @@ func (r record) check(revision uint64) uint64 {
 
 func parseRecord(e bucket.Entry) (record, error) {
 	r, err := parse[record](e)
-	if err != nil || r.Version != recordVersion || (r.Owner == "") != (r.Epoch == 0) ||
+	if err != nil || r.Version != recordVersion || r.Nonce == "" || (r.Owner == "") != (r.Epoch == 0) ||
 		r.Token > e.Revision || r.Epoch > e.Revision || r.Attempts < 0 || r.Quarantined && r.Owner != "" || len(r.Log) > maxLog {
 		return r, fmt.Errorf("key %q: %w", e.Key, errRecord)
 	}

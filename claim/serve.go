@@ -21,8 +21,10 @@ const stuckEvery = 10 * time.Second
 func (s *slot) serve(h *hold, handler Handler) {
 	c := s.c
 	log := c.log.With(slog.String("partition", s.name), slog.Uint64("token", h.token))
+	s.holding.Store(h)
 	defer s.outlive(log)
 	defer func() {
+		s.holding.Store(nil)
 		h.busy <- struct{}{} // what the handler left running has noticed that it is over
 		c.setFloor(s.name, h.rev)
 		h.unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"tenure/claim/plan"
@@ -26,6 +27,8 @@ type slot struct {
 	checkKey string
 	wake     chan struct{} // holds one: look at the plan again
 	left     <-chan error  // result of a handler that was overrun and still runs; nil if there is none
+
+	holding atomic.Pointer[hold] // that is served, nil for none
 }
 
 // signal wakes the slot's goroutine.
