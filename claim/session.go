@@ -275,9 +275,11 @@ func (s *session) keep() {
 		}
 		began := time.Now()
 		if s.beat() {
-			// From absolute times, so that late ticks do not add up.
-			if due = due.Add(s.c.lease.Every); due.Before(began) {
-				due = began.Add(s.c.lease.Every)
+			// From absolute times, so that late ticks do not add up; and never later than
+			// one interval after this heartbeat, which a change may have brought early.
+			due = due.Add(s.c.lease.Every)
+			if latest := began.Add(s.c.lease.Every); due.Before(began) || due.After(latest) {
+				due = latest
 			}
 		} else {
 			due = time.Now().Add(retryPause)

@@ -219,3 +219,26 @@ func TestLastWorkerLeavesNothingBehindThatBlocksTheNext(t *testing.T) {
 		g.history.Check(t)
 	})
 }
+
+// N19: a change that is told at once brings a heartbeat early, and must not put off the
+// one after it: heartbeats at 0 s and at 3.3 s, the drain is told at 3.4 s, and the
+// next is due at 6.7 s. At 10 s, trust would have been down to 2.4 s.
+func TestDrainPutsOffNoHeartbeat(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		g := newGroup(t, 1)
+		least := g.ttl
+		a := g.startWith("a", func(_ context.Context, p *claim.Partition) error {
+			<-p.Draining()
+			for range 200 {
+				least = min(least, p.Remaining())
+				time.Sleep(100 * time.Millisecond)
+			}
+			return nil
+		})
+		time.Sleep(3400 * time.Millisecond)
+		a.leave()
+		if want := 9*time.Second - g.ttl/3 - 100*time.Millisecond; least < want {
+			t.Errorf("trust went down to %v in a drain, want at least %v", least, want)
+		}
+	})
+}

@@ -92,6 +92,8 @@ func begin(t *testing.T, env []string, args ...string) *process {
 // launch starts p and waits for it in the background.
 func (p *process) launch() {
 	p.t.Helper()
+	// The race detector would let every process sleep for a second before its end.
+	p.Env = append(p.Env, "GORACE=atexit_sleep_ms=0")
 	if err := startTied(p.Cmd); err != nil {
 		p.t.Fatal(err)
 	}

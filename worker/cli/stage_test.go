@@ -271,8 +271,9 @@ func TestSessionIsRenewedUntilTheLastCommandHasEnded(t *testing.T) {
 	t.Parallel()
 	_, url := startServer(t)
 	slow := begin(t, nil, "work", "orders", "--partitions", "1", "--id", "a", "--ttl", "2s", "--grace", "20s", "--server", url, "--",
-		"sh", "-c", `trap 'sleep 6; exit' TERM; sleep 1000 & wait`)
+		"sh", "-c", `trap 'sleep 6; exit' TERM; echo ready; sleep 1000 & wait`)
 	awaitOwners(t, url, "orders", "a")
+	eventually(t, "trap is set", func() bool { return strings.Contains(slow.out.String(), "ready") })
 	token := readStatus(t, url, "orders").Partitions[0].Token
 	next := begin(t, nil, append([]string{"work", "orders", "--partitions", "1", "--id", "b", "--ttl", "2s", "--server", url}, sleeper...)...)
 	next.logged("worker joined")
@@ -284,7 +285,7 @@ func TestSessionIsRenewedUntilTheLastCommandHasEnded(t *testing.T) {
 			ended = true
 		default:
 			if p := readStatus(t, url, "orders").Partitions[0]; p.Token != token && time.Since(begun) < 5*time.Second {
-				t.Fatalf("partition = %+v while the command of token %d runs", p, token)
+				t.Fatalf("partition = %+v while the command of token %d runs; stderr %s", p, token, slow.err.String())
 			}
 		}
 	}
