@@ -177,6 +177,15 @@ func startServer(t *testing.T, args ...string) (*process, string) {
 	return p, url
 }
 
+// most returns the time limit d, or more of it under the race detector, which slows
+// every process down, next to the tests of other packages.
+func most(d time.Duration) time.Duration {
+	if natstest.Race {
+		return 4 * d
+	}
+	return d
+}
+
 // eventually waits until the condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()

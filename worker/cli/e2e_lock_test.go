@@ -40,8 +40,8 @@ func TestKilledHoldersLockIsTheNextInLinesWithinTheTTL(t *testing.T) {
 		// By the server's clock, which is that of this machine: how busy it is with
 		// starting the command does not count.
 		took := gained.Time.Sub(killed)
-		if most := ttl + 500*time.Millisecond; took > most {
-			t.Errorf("the next has the lock after %v, want at most %v", took, most)
+		if limit := ttl + most(500*time.Millisecond); took > limit {
+			t.Errorf("the next has the lock after %v, want at most %v", took, limit)
 		}
 		if larger <= token {
 			t.Errorf("token = %d, want more than %d", larger, token)

@@ -24,8 +24,8 @@ func TestPoolRunsOneCommandPerPartitionAndInterruptLeavesNothing(t *testing.T) {
 	begun := time.Now()
 	pool, mark := startDemo(t)
 	took := time.Since(begun)
-	if most := 5 * time.Second; took > most {
-		t.Errorf("eight commands run after %v, want at most %v", took, most)
+	if limit := most(5 * time.Second); took > limit {
+		t.Errorf("eight commands run after %v, want at most %v", took, limit)
 	}
 	lines := strings.Split(strings.TrimSpace(pool.out.String()), "\n")
 	share := make(map[string]int)
@@ -55,8 +55,8 @@ func TestPoolRunsOneCommandPerPartitionAndInterruptLeavesNothing(t *testing.T) {
 		t.Errorf("work = %d, want 0", code)
 	}
 	ended := time.Since(interrupted)
-	if most := 5 * time.Second; ended > most {
-		t.Errorf("the pool ended after %v, want at most %v", ended, most)
+	if limit := most(5 * time.Second); ended > limit {
+		t.Errorf("the pool ended after %v, want at most %v", ended, limit)
 	}
 	if runtime.GOOS == "linux" {
 		if got := processes(t, pool.Process.Pid, mark); len(got) != 0 {
@@ -86,8 +86,8 @@ func TestKilledPoolLeavesNoCommand(t *testing.T) {
 		}
 	}
 	took := time.Since(killed)
-	if most := time.Second; took > most {
-		t.Errorf("%q run %v after the pool was killed, want none after %v", left, took, most)
+	if limit := most(time.Second); took > limit {
+		t.Errorf("%q run %v after the pool was killed, want none after %v", left, took, limit)
 	}
 	t.Logf("no command runs %v after the pool was killed", took.Round(time.Millisecond))
 }
@@ -124,8 +124,8 @@ func TestKilledPoolLeavesNoGrandchild(t *testing.T) {
 	}
 	took := time.Since(killed)
 	pool.code()
-	if most := time.Second; took > most {
-		t.Errorf("%q run %v after the pool was killed, want none after %v", left, took, most)
+	if limit := most(time.Second); took > limit {
+		t.Errorf("%q run %v after the pool was killed, want none after %v", left, took, limit)
 	}
 	if len(wardens) != 1 {
 		t.Errorf("wardens = %v, want one", wardens)

@@ -106,25 +106,27 @@ func TestShortJobRunsOnceWithinItsMinimumHold(t *testing.T) {
 	_, url := startServer(t)
 	began := time.Now()
 	job := func(flags ...string) (int, string, string) {
-		return tenure(t, append(append([]string{"lock", "--server", url, "--owner", "me", "--min-hold", "2s", "job"}, flags...), "--", "echo", "ran")...)
+		return tenure(t, append(append([]string{"lock", "--server", url, "--owner", "me", "--min-hold", "4s", "job"}, flags...), "--", "echo", "ran")...)
 	}
 	if code, out, stderr := job("--try"); code != 0 || out != "ran\n" {
 		t.Fatalf("lock = %d, %q, %s, want 0 and the job's output", code, out, stderr)
 	}
-	if took := time.Since(began); took > 1900*time.Millisecond {
-		t.Skipf("the first job took %v", took) // a very slow machine
+	second, out, stderr := job("--try")
+	listed, locks, _ := tenure(t, "locks", "--server", url, "--json")
+	if took := time.Since(began); took > 3900*time.Millisecond {
+		t.Skipf("it took %v to look", took) // a very slow machine
 	}
-	if code, out, stderr := job("--try"); code != 75 || out != "" || !strings.Contains(stderr, "minimum") {
-		t.Errorf("lock = %d, %q, %s, want 75 and why", code, out, stderr)
+	if second != 75 || out != "" || !strings.Contains(stderr, "minimum") {
+		t.Errorf("lock = %d, %q, %s, want 75 and why", second, out, stderr)
 	}
-	if code, out, _ := tenure(t, "locks", "--server", url, "--json"); code != 0 || !strings.Contains(out, `"resting"`) {
-		t.Errorf("locks = %d, %s, want a resting lock", code, out)
+	if listed != 0 || !strings.Contains(locks, `"resting"`) {
+		t.Errorf("locks = %d, %s, want a resting lock", listed, locks)
 	}
 	if code, out, stderr := job("--wait", "30s"); code != 0 || out != "ran\n" {
 		t.Errorf("lock = %d, %q, %s, want the job to run again", code, out, stderr)
 	}
-	if took := time.Since(began); took < 2*time.Second {
-		t.Errorf("it ran again after %v, want 2s", took)
+	if took := time.Since(began); took < 4*time.Second {
+		t.Errorf("it ran again after %v, want 4s", took)
 	}
 	if code, _, _ := tenure(t, "lock", "--server", url, "--min-hold", "-1s", "job", "--", "true"); code != 2 {
 		t.Errorf("lock with a bad minimum = %d, want 2", code)
@@ -216,7 +218,7 @@ func TestPausedToolKillsItsChildAtOnce(t *testing.T) {
 	p.signal(syscall.SIGCONT)
 	resumed := time.Now()
 	eventually(t, "child is killed", func() bool { return syscall.Kill(pid, 0) != nil })
-	if took := time.Since(resumed); took > time.Second {
+	if took := time.Since(resumed); took > most(time.Second) {
 		t.Errorf("child ended %v after the tool went on, want at once", took)
 	}
 	if code := p.code(); code != 76 {
@@ -233,7 +235,7 @@ func TestCrashedToolTakesItsChildWithItAndFreesTheLockInTime(t *testing.T) {
 	eventually(t, "child is killed", func() bool { return syscall.Kill(pid, 0) != nil })
 	begun := time.Now()
 	code, _, stderr := tenure(t, "lock", "--server", url, "--wait", "20s", "job", "--", "true")
-	if took := time.Since(begun); code != 0 || took > 4*time.Second {
+	if took := time.Since(begun); code != 0 || took > most(4*time.Second) {
 		t.Errorf("lock = %d after %v, want 0 within the TTL; stderr %s", code, took, stderr)
 	}
 }
