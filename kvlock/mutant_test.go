@@ -28,7 +28,7 @@ var mutants = []mutant{
 		file: "bucket/lease.go",
 		have: "sent.Add(l.TTL - l.Margin)",
 		want: "sent.Add(l.TTL + l.Margin)",
-		sign: `began while .* lasted`,
+		sign: `began while .* lasted|while \S+ held it`,
 	},
 	{
 		name: "a lost answer to a renewal is a loss",
@@ -42,7 +42,7 @@ var mutants = []mutant{
 		file: "renew.go",
 		have: "if err == nil {\n\t\tif !k.confirm(revision, a)",
 		want: "if errors.Is(err, bucket.ErrDoubt) {\n\t\trevision, err = write.Last, nil\n\t}\n\tif err == nil {\n\t\tif !k.confirm(revision, a)",
-		sign: `began while .* lasted|want lost by time`,
+		sign: `began while .* lasted|while \S+ held it|want lost by time`,
 	},
 	{
 		name: "a refused renewal is a loss without a look",
