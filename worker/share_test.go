@@ -111,7 +111,7 @@ func TestManyPartitionsShareAConsumer(t *testing.T) {
 		time.Sleep(time.Second)
 		c.want(t)
 		c.publish(t, 3)
-		time.Sleep(3 * time.Second)
+		time.Sleep(10 * time.Second) // those that were alone at first join the others
 		c.want(t)
 		c.wantConsumers(t, 1)
 		for i := range many { // all of them move
