@@ -195,7 +195,7 @@ func (k *Lock) readAhead() {
 // for as long as a record can live.
 func (k *Lock) replace(w bucket.Write) (revision uint64, err error) {
 	k.mu.Lock()
-	w.Key, w.Last = k.key, max(k.revision, k.ender)
+	w.Key, w.Last = k.key, k.revision
 	k.mu.Unlock()
 	ctx, until := context.WithoutCancel(k.ctx), time.Now().Add(k.l.lease.TTL+time.Second)
 	for fails := 1; ; fails++ {

@@ -1,6 +1,7 @@
 package kvlock_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -28,6 +29,52 @@ func TestReleaseWithADeadContextFreesTheLock(t *testing.T) {
 			t.Errorf("Release = %v, want nil", err)
 		}
 		release(t, b.tryLock(t, "job"))
+	})
+}
+
+// K41: a hold that ends for one reason while its renewal learns of another does not
+// free the lock of who has it now:
+//
+//	the first                             the second
+//	renews, and is refused
+//	reads the key                         has the lock: the record is its own
+//	is released, or trust ends
+//	has the record: "taken", too late
+//	purges what it expects, with what it read
+func TestReleaseWhileALossIsBeingReadFreesNoOthersLock(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := newSite(t)
+		a, b := s.process("a"), s.process("b")
+		k := a.tryLock(t, "job")
+		if err := s.kv().Purge(t.Context(), "lock.job"); err != nil {
+			t.Fatal(err)
+		}
+		next := b.tryLock(t, "job")
+		// The read that tells of b is what comes late.
+		read := make(chan struct{}, 100)
+		let := a.link.HoldReply(func(_ string, payload []byte) bool {
+			hit := bytes.Contains(payload, []byte("stream_msg_get_response"))
+			if hit {
+				read <- struct{}{}
+			}
+			return hit
+		})
+		<-read
+		if k.Err() != nil {
+			t.Fatalf("Err = %v, want no conclusion yet", k.Err())
+		}
+		released := make(chan error, 1)
+		go func() { released <- k.Release(t.Context()) }()
+		synctest.Wait()
+		let()
+		if err := <-released; err != nil {
+			t.Errorf("Release = %v, want nil", err)
+		}
+		wantHeldOn(t, next)
+		if _, err := a.TryLock(t.Context(), "job"); !errors.Is(err, kvlock.ErrHeld) {
+			t.Errorf("TryLock = %v, want %v", err, kvlock.ErrHeld)
+		}
+		release(t, next)
 	})
 }
 

@@ -336,9 +336,14 @@ func TestMain(m *testing.M) {
 		if _, err := proc.Ward(guard); err != nil {
 			os.Exit(1)
 		}
-		child := sh("sleep 1000 & echo $!; wait")
+		child := sh("read go; sleep 1000 & echo $!; wait")
 		child.Stdout = os.Stdout
+		in, err := child.StdinPipe()
+		if err != nil {
+			os.Exit(1)
+		}
 		if g, err := proc.Start(child); err == nil {
+			_, _ = in.Write([]byte("\n")) // the warden has been told by now
 			_ = g.Wait()
 		}
 		os.Exit(1)

@@ -22,7 +22,8 @@ const wardenPatience = time.Second
 var warden atomic.Pointer[Warden]
 
 // A Warden is a process that outlives this one, and kills what is left of its groups
-// when it has ended, however it ends: SIGKILL too.
+// when it has ended, however it ends: SIGKILL too. It knows a group from when [Start]
+// returns: what a child has started in the moment before may be left.
 type Warden struct {
 	cmd  *exec.Cmd
 	pipe *os.File // groups that begin and end; its end is ours
